@@ -21,7 +21,7 @@ from psycopg import sql
 
 from evenflow import Every, Processor
 from evenflow.sources.postgresql import admin as owner
-from evenflow.sources.postgresql.admin import Terms
+from evenflow.sources.postgresql.admin import WatchOptions
 from evenflow.stores.memory import MemoryStore
 from tests.servers.postgres import Postgres
 
@@ -72,7 +72,7 @@ def fed(changes: int, *, all_versions: bool = False) -> Iterator[Feed]:
 
 async def _watch(feed: Feed, *, all_versions: bool) -> None:
     link = owner.opened(feed.url)
-    await owner.watch(link, Terms(partitions=PARTITIONS, all_versions=all_versions))
+    await owner.watch(link, WatchOptions(partitions=PARTITIONS, all_versions=all_versions))
     link.close()
 
 

@@ -1,7 +1,4 @@
-"""Turns what a user gives for a source, a store or dead letters, an object or a URL, into the object.
-
-Drivers are imported late.
-"""
+"""Opens a source, a store or a target of dead letters from an object or a URL. Drivers are imported late."""
 
 from __future__ import annotations
 
@@ -40,22 +37,22 @@ STORES = {
     "sqlite": "evenflow.stores.sqlite.store",
 }
 WRITABLE = {scheme: SOURCES[scheme] for scheme in ("eventhubs", "kafka", "kinesis", "redis-streams", "rediss-streams")}
-"""Sources that can be written to: dead letters may go there."""
-LETTERS = {
+"""Sources that accept events, so dead letters may go there."""
+DEAD_LETTERS = {
     "hub": "evenflow.operate.dead_letters.hub",
     "jsonl": "evenflow.operate.dead_letters.folder",
     "memory": "evenflow.operate.dead_letters.memory",
     **WRITABLE,
 }
-"""A scheme, and the module whose `from_url(url)` opens it."""
+"""A scheme, and the module with its `from_url(url)`."""
 FEEDS = frozenset({"container", "cosmos", "postgresql-table"})
-"""Sources whose events are documents that changed: all have the options mode and poll_s."""
-PLAIN = frozenset({"cosmos", "cosmos-leases"})
-"""Those that are made without asking anybody for anything: what is wrong with a URL can be told at once."""
-ASKED = {"poll_s": "poll_interval_s"}
-"""What those who ask for an option of a feed call it, where that is another word than in a URL."""
-FOLDERS = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
-"""What a bare path was meant to be."""
+"""Sources whose events are changed documents: all have the options mode and poll_s."""
+OFFLINE = frozenset({"cosmos", "cosmos-leases"})
+"""Schemes whose objects are created without a request to a server, so a wrong URL is an error at once."""
+PARAMETERS = {"poll_s": "poll_interval_s"}
+"""The parameter's name for an option of a URL, where they differ."""
+SUGGESTED = {"source": "hub", "store": "sqlite", "dead letters": "jsonl"}
+"""The scheme to suggest for a bare path."""
 
 PUBLIC = frozenset(
     {
@@ -71,9 +68,9 @@ PUBLIC = frozenset(
         *("profile", "db", "stream", "body_field", "key_field", "maxlen"),
     }
 )
-"""Options of URLs that hold no secrets, so that a command with them can be shown whole, and pasted."""
-NAMING = frozenset({"postgres", "postgresql", "postgresql-table"})
-"""Schemes whose URLs name a user before the password. Elsewhere a token may stand there."""
+"""Options of URLs that contain no secrets, so a command with them can be shown completely and pasted."""
+NAMES_USER = frozenset({"postgres", "postgresql", "postgresql-table"})
+"""Schemes whose URLs contain a user before the password. In other URLs, that part may be a token."""
 
 _CONNECTION_STRING = re.compile(
     r"(?:[a-z0-9+-]+:/*)?(AccountEndpoint|Endpoint|DefaultEndpointsProtocol|BlobEndpoint|AccountName|AccountKey"
@@ -85,22 +82,22 @@ _INSTEAD = {
     "endpoint": {"source": "eventhubs:///HUB"},
     "": {"store": "azblob:///CONTAINER"},
 }
-"""By what a connection string begins with: of which service it is, and how that is named in a URL."""
+"""For each beginning of a connection string, the URL to write instead."""
 
-_TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}
+_TABLES: Mapping[str, Mapping[str, str]] = {"source": SOURCES, "store": STORES, "dead letters": DEAD_LETTERS}
 
 
 def check_parts(source: object, store: object, group: str) -> None:
-    """What is wrong with them as far as it can be told before anything is opened: Misconfigured."""
+    """Raises Misconfigured for whatever can be validated before a connection is opened."""
     for kind, given in (("source", source), ("store", store)):
         if isinstance(given, str):
             module = check_url(kind, given)
-            if given.partition(":")[0] in PLAIN:
+            if given.partition(":")[0] in OFFLINE:
                 import_module(module).from_url(given)
     if _is_cosmos(source, "cosmos:") and _is_cosmos(store, "cosmos-leases:"):
         from evenflow.stores.cosmos.names import checked_prefix
 
-        checked_prefix(group)  # ids of leases begin with it, as .NET's do
+        checked_prefix(group)  # the ids of leases begin with it, as .NET's do
 
 
 def _is_cosmos(given: object, scheme: str) -> bool:
@@ -121,12 +118,14 @@ def open_source(source: object) -> Source:
     if isinstance(source, Container) or _is_of_cosmos(source):
         return open_feed(source, {})
     if not isinstance(source, Source):
-        raise Misconfigured(f"source={source!r}: give a Hub, a Container, a source, or a URL such as 'hub:data/homes'.")
+        raise Misconfigured(
+            f"source={source!r} is not a source: give a Hub, a Container, a source, or a URL such as 'hub:data/homes'."
+        )
     return source
 
 
 def open_feed(monitored: object, options: Mapping[str, Any]) -> Source:
-    """A source whose events are documents that changed. `options` are for what is opened here: mode, poll_s."""
+    """A source whose events are changed documents. `options` (mode, poll_s) apply to a source that is opened here."""
     from evenflow.embedded.container import Container
 
     if isinstance(monitored, str):
@@ -140,42 +139,43 @@ def open_feed(monitored: object, options: Mapping[str, Any]) -> Source:
 
         return CosmosSource(monitored, **options)
     if options:
-        raise Misconfigured(f"{monitored!r} is open already: say {' and '.join(options)} where it is made.")
+        raise Misconfigured(f"{monitored!r} is open already: pass {' and '.join(options)} when you create it.")
     return open_source(monitored)
 
 
 def _is_of_cosmos(given: object) -> bool:
-    """A container of Cosmos DB's official client, which nobody has to have installed."""
+    """A container of Cosmos DB's official client, which may not be installed."""
     return type(given).__module__.startswith("azure.cosmos")
 
 
 def feed_url(url: str, options: Mapping[str, Any]) -> str:
-    """The URL of a feed with these options; Misconfigured when it is none, or says something else."""
+    """The URL of a feed with these options. Misconfigured if it is not a feed, or has other values."""
     scheme, _, rest = url.partition(":")
     check_url("source", url, () if scheme in SOURCES else FEEDS)
     if scheme not in FEEDS:
         known = ", ".join(f"{name}:" for name in sorted(FEEDS))
         raise Misconfigured(
-            f"{hide_secrets(url)!r} has events, not documents that change: those have {known}. Use a Processor for it."
+            f"{hide_secrets(url)!r} is not a change feed. Change feeds are {known}; use a Processor for other sources."
         )
-    said = dict(parse_qsl(rest.partition("?")[2]))
+    given = dict(parse_qsl(rest.partition("?")[2]))
     for name, value in options.items():
-        if said.get(name, str(value)) != str(value):
+        if given.get(name, str(value)) != str(value):
             raise Misconfigured(
-                f"{hide_secrets(url)!r} says {name}={said[name]}, and {ASKED.get(name, name)}={value} is asked for."
+                f"{hide_secrets(url)!r} has {name}={given[name]}, but {PARAMETERS.get(name, name)}={value} was passed."
+                " Remove one of them."
             )
-    more = urlencode({name: value for name, value in options.items() if name not in said})
+    more = urlencode({name: value for name, value in options.items() if name not in given})
     return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 
 
 def is_of_no_mode(url: str) -> bool:
-    """Whether it names a feed, and leaves open which of its changes are read."""
+    """Whether the URL is a feed without an explicit mode."""
     scheme, _, rest = url.partition(":")
     return scheme in FEEDS and "mode" not in dict(parse_qsl(rest.partition("?")[2], keep_blank_values=True))
 
 
 def open_store(store: object, *, create: bool = True) -> Store:
-    """With `create` False a store that is not there is an error, for those who only look."""
+    """With `create=False`, a store that does not exist is an error, for callers that only read."""
     if isinstance(store, str):
         opened: Store = import_module(check_url("store", store)).from_url(store, create=create)
         return opened
@@ -184,12 +184,12 @@ def open_store(store: object, *, create: bool = True) -> Store:
 
         return CosmosLeasesStore(store)
     if not isinstance(store, Store):
-        raise Misconfigured(f"store={store!r}: give a store, or a URL such as 'sqlite:data/leases'.")
+        raise Misconfigured(f"store={store!r} is not a store: give a store, or a URL such as 'sqlite:data/leases'.")
     return store
 
 
 def open_dead_letters(dead_letters: object, *, create: bool = True) -> DeadLetters:
-    """A target of dead letters; a hub that can be written to is one. With `create` False it must be there already."""
+    """A target of dead letters, which may be a writable hub. With `create=False` it must exist already."""
     if isinstance(dead_letters, str) and dead_letters.partition(":")[0] in WRITABLE:
         from evenflow.operate.dead_letters.hub import HubDeadLetters
 
@@ -209,35 +209,35 @@ def open_dead_letters(dead_letters: object, *, create: bool = True) -> DeadLette
         return HubDeadLetters(dead_letters)
     if not isinstance(dead_letters, DeadLetters):
         raise Misconfigured(
-            f"{dead_letters!r} can hold no dead letters: give a Hub, or a URL such as 'hub:data/dead' or"
+            f"{dead_letters!r} cannot store dead letters: give a Hub, or a URL such as 'hub:data/dead' or"
             " 'jsonl:data/dead'."
         )
     return dead_letters
 
 
 def check_url(kind: str, url: str, among: Collection[str] = ()) -> str:
-    """The module that opens it; UnknownScheme when there is none. `among` are those that will do, if not all do."""
+    """The module that opens it; UnknownScheme if there is none. `among` restricts the allowed schemes."""
     schemes = {scheme: module for scheme, module in _TABLES[kind].items() if not among or scheme in among}
     if (begins := _CONNECTION_STRING.match(url)) is not None:
         raise _no_url(kind, begins[1].lower())
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in schemes:
         known = ", ".join(f"{name}:" for name in sorted(schemes))
-        meant = FOLDERS[kind] if FOLDERS[kind] in schemes else "container"
+        meant = SUGGESTED[kind] if SUGGESTED[kind] in schemes else "container"
         guess = f"; did you mean {meant}:{url}?" if not colon and url else ""
         if colon and (near := get_close_matches(scheme.lower().partition("+")[0], schemes, n=1)):
             guess = f"; did you mean {near[0]}:?"
         is_web = scheme.lower() in ("http", "https")
         if "cosmos" in schemes and (".documents.azure." in url or (among and is_web)):
             guess = "; did you mean cosmos://HOST/DATABASE/CONTAINER?"
-        raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: no such kind of {kind}; known are {known}{guess}")
+        raise UnknownScheme(f"{kind} {hide_secrets(url)!r}: unknown scheme; known are {known}{guess}")
     return schemes[scheme]
 
 
 def _no_url(kind: str, begins: str) -> Misconfigured:
-    """Its key must not be in any message, and does not belong into a program either."""
+    """The error for a connection string. It must not contain the key, which does not belong in a program either."""
     instead = _INSTEAD.get(begins, _INSTEAD[""]).get(kind)
-    how = f", and write {instead}?connection_string_env=NAME" if instead else ""
+    how = f" and write {instead}?connection_string_env=NAME" if instead else ""
     return Misconfigured(
         f"{kind}: this is a connection string, not a URL. Put it into an environment variable{how}. "
         f"Known are {', '.join(f'{name}:' for name in sorted(_TABLES[kind]))}"
@@ -245,7 +245,7 @@ def _no_url(kind: str, begins: str) -> Misconfigured:
 
 
 def hide_secrets(url: str) -> str:
-    """A URL without what may be a password or a key: of its options, those are left that are known to be none."""
+    """A URL without possible passwords and keys: only options that are known to be public are kept."""
     if _CONNECTION_STRING.match(url) is not None:
         return "..."
     scheme, separator, rest = url.partition("://")
@@ -253,16 +253,16 @@ def hide_secrets(url: str) -> str:
         return url
     address, _, query = rest.partition("?")
     if "@" in query and "@" not in address:
-        return f"{scheme}://..."  # an option with an '@', or a password with a '?': nobody can tell
+        return f"{scheme}://..."  # either an option with an '@' or a password with a '?'
     kept = "&".join(filter(_is_public, query.split("&")))
     before, _, place = address.rpartition("@")
-    user = before.partition(":")[0] if scheme in NAMING else ""
-    # A name with an '@' may be the beginning of a password without one.
+    user = before.partition(":")[0] if scheme in NAMES_USER else ""
+    # A user with an '@' may be the beginning of a password without a user.
     named = f"{user}@" if user and "@" not in user else ""
     return f"{scheme}://{named}{place}{f'?{kept}' if kept else ''}"
 
 
 def _is_public(option: str) -> bool:
-    """It is known to be no secret; a place may have one in it all the same."""
+    """Whether the option is public, and its value cannot contain credentials."""
     name, _, value = option.partition("=")
     return name in PUBLIC and not set(unquote(value)) & set("@?#")

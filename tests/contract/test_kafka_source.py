@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from evenflow.sources.kafka.options import Options
-from evenflow.sources.kafka.sender import Sender
+from evenflow.sources.kafka.options import KafkaOptions
+from evenflow.sources.kafka.sender import KafkaSender
 from evenflow.sources.kafka.source import KafkaSource
 from evenflow.testing.dead_letters_contract import DeadLettersContract
 from evenflow.testing.source.contract import SourceContract, SourceWorld
@@ -34,7 +34,7 @@ class KafkaWorld(SourceWorld):
         self.kafka = shared_or_skip()
         self.topic = self.kafka.make_topic(partitions)
         self.source = KafkaSource(self.kafka.servers, self.topic)
-        self.sender = Sender(Options(self.kafka.servers, self.topic, {}))
+        self.sender = KafkaSender(KafkaOptions(self.kafka.servers, self.topic, {}))
         self.removed: dict[str, int] = {}
 
     async def append(self, partition: str, events: Sequence[Event]) -> None:

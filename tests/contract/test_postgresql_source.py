@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from evenflow.sources.postgresql import admin as owner
-from evenflow.sources.postgresql.admin import Terms
+from evenflow.sources.postgresql.admin import WatchOptions
 from evenflow.sources.postgresql.source import from_url
 from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.pgbouncer import PgBouncer
@@ -84,7 +84,7 @@ class TableWorld(SourceWorld):
         await self.connection.execute(
             f"CREATE TABLE {self.table} (id text PRIMARY KEY, key text, properties json, body text)"
         )
-        await owner.watch(self.link, Terms(partitions=self.partitions, all_versions=True))
+        await owner.watch(self.link, WatchOptions(partitions=self.partitions, all_versions=True))
 
     async def append(self, partition: str, events: Sequence[Event]) -> None:
         rows = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evenflow.errors import PositionGone
-from evenflow.sources.redis_streams.source import Address, RedisStreamsSource
+from evenflow.sources.redis_streams.source import RedisStreamsServer, RedisStreamsSource
 from evenflow.testing.source.contract import SourceContract, SourceWorld
 from tests.servers.redis import RedisServer, packed_program, skip_unless_counting
 
@@ -27,7 +27,7 @@ class RedisWorld(SourceWorld):
 
     def __init__(self, server: RedisServer, partitions: int, *, cluster: bool = False) -> None:
         self.server = server
-        self.address = Address(server.place.address, server.port, cluster=cluster)
+        self.address = RedisStreamsServer(server.place.address, server.port, cluster=cluster)
         self.name = f"homes{next(_numbers)}"
         self.partitions = partitions
         self.source, self.sender = self._opened(), self._opened()
@@ -104,8 +104,8 @@ class TestStreamsThatAreNotCounted(RedisStreamsContract):
         self.server = older_server
 
     @pytest.mark.xfail(strict=True, raises=PositionGone, reason="the last one that was read is gone: were there more?")
-    def test_an_emptied_partition_goes_on(self) -> None:
-        super().test_an_emptied_partition_goes_on()
+    def test_an_emptied_partition_continues(self) -> None:
+        super().test_an_emptied_partition_continues()
 
 
 class TestStreamsInACluster(RedisStreamsContract):
@@ -117,6 +117,6 @@ class TestStreamsInACluster(RedisStreamsContract):
     def started(self, redis_cluster: RedisServer) -> None:
         self.server = redis_cluster
 
-    def test_an_emptied_partition_goes_on(self) -> None:
+    def test_an_emptied_partition_continues(self) -> None:
         skip_unless_counting(self.server)
-        super().test_an_emptied_partition_goes_on()
+        super().test_an_emptied_partition_continues()

@@ -128,10 +128,10 @@ def _wait_while(path: Path) -> None:
 
 
 def _be_impatient(silent_s: float) -> None:
-    from evenflow.sources.kafka import queries as kafka_looks  # for those who have that driver, and use it
+    from evenflow.sources.kafka import queries as kafka_queries  # for those who have that driver, and use it
     from evenflow.sources.kafka import reader as kafka_reader
 
-    kafka_looks.ANSWER_S = kafka_reader.SILENT_S = silent_s
+    kafka_queries.ANSWER_S = kafka_reader.SILENT_S = silent_s
 
 
 def make_processor(orders: Orders) -> Processor:

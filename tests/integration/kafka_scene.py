@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from evenflow import Event, Processor
 from evenflow.errors import SourceUnavailable
 from evenflow.sources.kafka.groups import GroupOffsets
-from evenflow.sources.kafka.options import Options
+from evenflow.sources.kafka.options import KafkaOptions
 from evenflow.sources.kafka.source import KafkaSource
 from evenflow.stores.memory import MemoryStore
 from tests.integration.programs import PATIENCE_S
@@ -156,12 +156,12 @@ class Run:
 
 
 async def until_offsets(kafka: Kafka, group: str, topic: str, wanted: dict[int, int]) -> None:
-    asked, found = GroupOffsets(Options(kafka.servers, topic, {}), group), dict[int, int]()
+    asked, found = GroupOffsets(KafkaOptions(kafka.servers, topic, {}), group), dict[int, int]()
     try:
         async with asyncio.timeout(2 * LONG_S):
             while found != wanted:
                 with suppress(SourceUnavailable):  # its coordinator is not there yet
-                    found = await asked.left([0, 1])
+                    found = await asked.committed([0, 1])
                 await asyncio.sleep(0.1)
     finally:
         asked.close()

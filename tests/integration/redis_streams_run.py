@@ -7,7 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from evenflow import Event, Processor
-from evenflow.sources.redis_streams.source import Address, RedisStreamsSource
+from evenflow.sources.redis_streams.source import RedisStreamsServer, RedisStreamsSource
 from evenflow.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def opened(
     server: RedisServer, partitions: int | None = 1, name: str | None = None, **options: Any
 ) -> RedisStreamsSource:
     fresh = name or f"homes{next(_numbers)}"
-    return RedisStreamsSource(Address(server.place.address, server.port), fresh, partitions=partitions, **options)
+    return RedisStreamsSource(
+        RedisStreamsServer(server.place.address, server.port), fresh, partitions=partitions, **options
+    )
 
 
 def key(source: RedisStreamsSource, partition: int = 0) -> str:

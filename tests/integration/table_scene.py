@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 
 from evenflow.sources.postgresql import admin as owner
-from evenflow.sources.postgresql.admin import Terms
+from evenflow.sources.postgresql.admin import WatchOptions
 from evenflow.sources.postgresql.source import PostgreSQLTable, from_url
 from tests.servers.postgres import shared_or_skip
 
@@ -50,7 +50,7 @@ class TableScene:
         await (await self.hand()).execute(f"CREATE TABLE {self.table} ({columns}) {more}")
 
     async def watch(self, partitions: int = 1, *, all_versions: bool = False, **terms: Any) -> None:
-        await owner.watch(self.link, Terms(partitions=partitions, all_versions=all_versions, **terms))
+        await owner.watch(self.link, WatchOptions(partitions=partitions, all_versions=all_versions, **terms))
 
     async def hand(self, *, autocommit: bool = True) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         """A connection that changes things; without `autocommit` in transactions that it ends itself."""

@@ -74,7 +74,7 @@ async def test_changes_of_a_table_come_whatever_the_poll_interval(scene: TableSc
     await scene.make()
     await scene.watch(2)
     hand, seen = await scene.hand(), Changes()
-    with pytest.raises(Misconfigured, match="watched for its latest versions alone"):
+    with pytest.raises(Misconfigured, match="watched for its latest versions only"):
         await processor(scene, Changes(), MemoryStore(), "all").serve(until="caught_up")
     mails = ChangeFeedProcessor(scene.url(), MemoryStore(), "mails", start="beginning", poll_interval_s=3600.0)
     mails.on_changes(seen)

@@ -278,7 +278,7 @@ def test_all_versions_from_the_beginning_which_azure_does_not_give_are_warned_of
     with caplog.at_level("WARNING", "evenflow"):
         asyncio.run(main())
     (told,) = caplog.messages
-    assert "from the beginning on: Azure Cosmos DB gives all versions and deletes from now on alone" in told
+    assert "from the beginning on. Azure Cosmos DB returns all versions and deletes only from now on" in told
 
 
 def test_where_a_group_begins(orders: Orders) -> None:

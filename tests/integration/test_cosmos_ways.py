@@ -245,7 +245,7 @@ def test_a_server_without_a_change_feed_is_told_apart() -> None:
         source = CosmosSource(f"cosmos://127.0.0.1:{server.port}/stub/orders?tls=on")
         assert (await source.identity()).hub == "stub/orders"
         (range,) = await source.partitions()
-        with pytest.raises(Misconfigured, match="not as that of Cosmos DB"):
+        with pytest.raises(Misconfigured, match="not a change feed of Cosmos DB"):
             await source.open(range.id, await source.resolve(range.id, "earliest"), epoch=1)
         await source.aclose()
         # This server ends each connection with its answer. The driver closes its side in the background, which takes

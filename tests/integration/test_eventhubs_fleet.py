@@ -71,7 +71,7 @@ def test_a_server_that_is_started_again_under_load_costs_nothing_but_time(scene:
         scene.wait_for_calls(one)
         epochs = scene.epochs()
         server.kill()
-        wait_for(lambda: "does not answer" in one.log, "trouble to be told")
+        wait_for(lambda: "does not answer" in one.log, "the error to be reported")
         server.start()
         back_s = boot_s()
         scene.wait_for_calls(one, after_s=back_s)

@@ -121,7 +121,7 @@ def test_an_event_that_nobody_can_decode_is_named_and_not_passed_over(served: Ev
         source = EventHubsSource(connection_string=served.connection_string)
         reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
         assert [event.body for event in (await reader.read(9, 1 << 20, PATIENCE_S)).events] == [b"one"]
-        with pytest.raises(Corrupt, match=r"partition 0: event 1 is no message of AMQP.*--to-offset '#1'"):
+        with pytest.raises(Corrupt, match=r"partition 0: event 1 is not a valid AMQP message.*--to-offset '#1'"):
             await reader.read(9, 1 << 20, PATIENCE_S)
         await reader.aclose()
         reader = await source.open("0", await source.resolve("0", Position("#1")), epoch=2)

@@ -144,13 +144,13 @@ def test_without_a_key_it_is_what_this_machine_offers(tmp_path: Path, monkeypatc
 
 def test_all_partitions_are_asked_about_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
-    ask = HubClient._ask
+    ask = HubClient._send_requests
 
     async def counted(client: HubClient, questions: list[Any]) -> None:
         rounds.append(len(questions))
         await ask(client, questions)
 
-    monkeypatch.setattr(HubClient, "_ask", counted)
+    monkeypatch.setattr(HubClient, "_send_requests", counted)
 
     async def main(served: EventHub) -> None:
         source = EventHubsSource(connection_string=served.connection_string)

@@ -98,7 +98,7 @@ def test_a_broker_that_is_killed_and_started_again_under_load_costs_nothing_but_
             scene.wait_for_calls(one)
             epochs = scene.epochs()
             own_kafka.kill()
-            wait_for(lambda: "does not answer" in one.log or "not even its end" in one.log, "trouble to be told")
+            wait_for(lambda: "does not answer" in one.log or "not even its end" in one.log, "the error to be reported")
             own_kafka.start()
             back_s = boot_s()
             scene.wait_for_calls(one, after_s=back_s)

@@ -101,7 +101,7 @@ def test_what_others_left_in_the_mirrored_group_is_overwritten_also_where_nothin
 ) -> None:
     """An instance that no longer owns a partition may be the last to copy its offset; and Kafka forgets old ones."""
     monkeypatch.setattr(module, "WATCH_S", 0.1)
-    monkeypatch.setattr(kafka_mirror, "AGAIN_S", 0.3)
+    monkeypatch.setattr(kafka_mirror, "REPEAT_S", 0.3)
 
     async def main() -> None:
         topic, group = kafka.make_topic(2), kafka.fresh("mirror")
@@ -134,7 +134,7 @@ def test_a_group_begins_where_a_kafka_group_stopped(kafka: Kafka) -> None:
             again = Run(source, run.store, start=f"group:{group}")
             await again.processor.serve(until="caught_up")
             assert again.handled == [], "the checkpoint wins, also when the Kafka group is gone"
-            with pytest.raises(Misconfigured, match=rf"The Kafka group '{group}' has left no offsets"):
+            with pytest.raises(Misconfigured, match=rf"The Kafka group '{group}' has no committed offsets"):
                 await Run(source, start=f"group:{group}").processor.serve()
 
     asyncio.run(main())

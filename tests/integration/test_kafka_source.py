@@ -13,8 +13,8 @@ from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted, Positio
 from evenflow.errors import SourceUnavailable
 from evenflow.model import DeadLetter, Group, Position
 from evenflow.signals import Gone, Trouble
-from evenflow.sources.kafka import consumer as kafka_lane
-from evenflow.sources.kafka import queries as kafka_looks
+from evenflow.sources.kafka import buffers as kafka_buffers
+from evenflow.sources.kafka import queries as kafka_queries
 from evenflow.sources.kafka import reader as kafka_reader
 from evenflow.sources.kafka import source as module
 from evenflow.sources.kafka.source import KafkaSource
@@ -47,7 +47,7 @@ def kafka() -> Kafka:
 def test_a_topic_that_does_not_exist_is_told_at_once(kafka: Kafka) -> None:
     async def main() -> None:
         async with opened(kafka, "no-such-topic") as source:
-            with pytest.raises(Misconfigured, match=r"topic no-such-topic at .* does not exist. Make it"):
+            with pytest.raises(Misconfigured, match=r"topic no-such-topic at .* does not exist. Create it"):
                 await Run(source).processor.serve()
 
     asyncio.run(main())
@@ -58,9 +58,9 @@ def test_a_wrong_option_of_readers_is_reported_at_once(kafka: Kafka) -> None:
         topic = kafka.make_topic(1)
         for option in ("fetch.min.bytes", "abc"), ("isolation.level", "bogus"), ("max.poll.no", "1"):
             source = KafkaSource(kafka.servers, topic, dict([option]))
-            with pytest.raises(Misconfigured, match="an option is wrong"):
+            with pytest.raises(Misconfigured, match="an option is invalid"):
                 await Run(source).processor.serve(until="caught_up")
-            with pytest.raises(Misconfigured, match="an option is wrong"):
+            with pytest.raises(Misconfigured, match="an option is invalid"):
                 await source.waiting_since({"0": Position("-1", -1)})
             await source.aclose()
 
@@ -174,7 +174,7 @@ def test_a_broker_that_stands_still_has_told_nothing_about_the_ends(
             await source.send(events(0, 10), "0")
             long_ago = datetime(2001, 1, 1, tzinfo=UTC)
             assert await source.resolve("0", long_ago) == Position("-1", -1)
-            monkeypatch.setattr(kafka_looks, "ANSWER_S", 1.0)
+            monkeypatch.setattr(kafka_queries, "ANSWER_S", 1.0)
             kafka.nodes[0].pause()
             try:
                 answers = await asyncio.gather(
@@ -184,7 +184,7 @@ def test_a_broker_that_stands_still_has_told_nothing_about_the_ends(
                     source.resolve("0", Position("5", 5)),
                     source.open("0", Position("5", 5), epoch=1),
                     source.bounds(["0"]),
-                    source._looks.at_time(0, 0),
+                    source._queries.at_time(0, 0),
                     return_exceptions=True,
                 )
                 assert {type(answer) for answer in answers} == {SourceUnavailable}
@@ -273,12 +273,12 @@ def test_a_reader_that_retention_overtakes_raises(kafka: Kafka, monkeypatch: pyt
         topic = kafka.make_topic(1)
         async with opened(kafka, topic, fetch_message_max_bytes=1000) as source:
             await source.send([Event(bytes(1000)) for _ in range(400)])
-            monkeypatch.setattr(kafka_lane, "MUCH_EVENTS", 10)
-            monkeypatch.setattr(kafka_lane, "ENOUGH_EVENTS", 5)
-            monkeypatch.setattr(kafka_lane, "READ_EVENTS", 10)
+            monkeypatch.setattr(kafka_buffers, "FULL_EVENTS", 10)
+            monkeypatch.setattr(kafka_buffers, "ENOUGH_EVENTS", 5)
+            monkeypatch.setattr(kafka_buffers, "READ_EVENTS", 10)
             reader = await reader_of(source)
-            lane = source._lanes[0]
-            await until(lambda: lane.feeds[0].is_paused, "the partition to be paused")
+            consumer = source._consumers[0]
+            await until(lambda: consumer.buffers[0].is_paused, "the partition to be paused")
             await asyncio.to_thread(kafka.trim, topic, 0, 300)
             with pytest.raises(PositionOutOfRange, match=r"outside the log"):
                 await read(reader, 400)
@@ -316,8 +316,8 @@ def test_a_reader_notices_by_itself_that_its_topic_was_made_again(
             await source.send(events(0, 3))
             reader = await reader_of(source)
             assert await read(reader, 3) == texts(0, 3)
-            monkeypatch.setattr(module, "_made", lambda topic_id: "another")
-            with pytest.raises(SourceUnavailable, match=r"was deleted, or made again, while it was read"):
+            monkeypatch.setattr(module, "_topic_id", lambda topic_id: "another")
+            with pytest.raises(SourceUnavailable, match=r"was deleted or recreated while it was being read"):
                 await read(reader, 1)
 
     asyncio.run(main())
@@ -340,9 +340,9 @@ def test_partitions_that_a_topic_gets_later_are_handled_from_their_beginning(kaf
 
 
 def test_a_slow_partition_is_paused_and_holds_up_no_other(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_lane, "ENOUGH_EVENTS", 100)
-    monkeypatch.setattr(kafka_lane, "MUCH_EVENTS", 400)
-    monkeypatch.setattr(kafka_lane, "READ_EVENTS", 200)
+    monkeypatch.setattr(kafka_buffers, "ENOUGH_EVENTS", 100)
+    monkeypatch.setattr(kafka_buffers, "FULL_EVENTS", 400)
+    monkeypatch.setattr(kafka_buffers, "READ_EVENTS", 200)
 
     async def main() -> None:
         topic = kafka.make_topic(2)
@@ -351,9 +351,9 @@ def test_a_slow_partition_is_paused_and_holds_up_no_other(kafka: Kafka, monkeypa
             await source.send(events(0, 5000), "1")
             slow, quick = await reader_of(source, "0"), await reader_of(source, "1")
             assert await read(quick, 5000) == texts(0, 5000)
-            feed = source._lanes[0].feeds[0]
-            assert feed.waits()[0] <= 400 + 2 * 200, "what waits for a slow reader is bounded"
-            assert feed.is_paused
+            buffer = source._consumers[0].buffers[0]
+            assert buffer.size()[0] <= 400 + 2 * 200, "what waits for a slow reader is bounded"
+            assert buffer.is_paused
             assert await read(slow, 5000) == texts(0, 5000)
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ import pytest
 
 from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted
 from evenflow.errors import PositionGone, SourceUnavailable
-from evenflow.sources.nats import client as nats_link
+from evenflow.sources.nats import client as nats_client
 from evenflow.sources.nats import connection as nats_connection
 from evenflow.sources.nats import reader as nats_reader
 from evenflow.sources.nats.source import NatsSource, from_url
@@ -159,7 +159,7 @@ def test_a_read_ends_when_what_it_waited_for_is_removed(server: NatsServer, monk
 def test_large_events_come_one_by_one_and_wait_in_a_share_of_the_room(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_reader, "WAITING_BYTES", 200_000)
+    monkeypatch.setattr(nats_reader, "PREFETCH_BYTES", 200_000)
 
     async def main() -> None:
         stream = server.fresh()
@@ -196,7 +196,7 @@ def test_users_are_let_in_by_their_password_and_what_is_not_allowed_is_reported(
 ) -> None:
     settings = tmp_path / "nats.conf"
     settings.write_text(USERS)
-    monkeypatch.setattr(nats_link, "ANSWER_S", 1.0)
+    monkeypatch.setattr(nats_client, "ANSWER_S", 1.0)
     monkeypatch.setattr(nats_reader, "SILENT_S", 1.0)
 
     async def refused(own: NatsServer, who: str, reason: str) -> None:
@@ -213,9 +213,9 @@ def test_users_are_let_in_by_their_password_and_what_is_not_allowed_is_reported(
     async def main(own: NatsServer) -> None:
         hosts = f"127.0.0.1:{free_port()},{own.address}"
         source = from_url(f"nats://all:p%40ss%2Fw%2Crd@{hosts}/HOMES?partitions=1")
-        client = await source._link.connection.client()
+        client = await source._client.connection.client()
         await client.jetstream().add_stream(name="HOMES", subjects=["homes.*"])
-        with pytest.raises(Misconfigured, match="larger than the server takes"):
+        with pytest.raises(Misconfigured, match="larger than the server accepts"):
             await source.publish([Event(bytes(2_000_000))], "0")
         await source.publish([Event(b"fits")], "0")
         run = Run(source)
@@ -223,9 +223,9 @@ def test_users_are_let_in_by_their_password_and_what_is_not_allowed_is_reported(
         assert run.bodies("0") == [b"fits"]
         await source.aclose()
         for who in ("none:x@", "looks:x@"):
-            await refused(own, who, "does not allow this user what is needed")
+            await refused(own, who, "this user lacks a permission")
         for who in ("bob:pa55@", "all:pa55@", ""):
-            await refused(own, who, "does not let this client in")
+            await refused(own, who, "rejected this client")
 
     own = NatsServer("-c", str(settings))
     try:
@@ -234,10 +234,10 @@ def test_users_are_let_in_by_their_password_and_what_is_not_allowed_is_reported(
         own.remove()
 
 
-def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
+def test_a_server_without_jetstream_is_reported(tmp_path: Path) -> None:
     async def main(port: int) -> None:
         source = from_url(f"nats://127.0.0.1:{port}/HOMES?partitions=1")
-        with pytest.raises(SourceUnavailable, match="JetStream is not on there"):
+        with pytest.raises(SourceUnavailable, match="JetStream is not enabled on the server"):
             await source.identity()
         await source.aclose()
 
@@ -274,7 +274,7 @@ def test_one_source_serves_one_loop_after_another(server: NatsServer) -> None:
     gc.collect()  # here, where it may be said that nobody closed the connections
 
 
-def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told_at_once(
+def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, keys = tmp_path / "certificate.pem", tmp_path / "keys.pem"
@@ -283,7 +283,7 @@ def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told_at_once(
     async def main(own: NatsServer) -> None:
         trusting = ssl.create_default_context(cafile=str(certificate))
         source = NatsSource(own.address, "HOMES", partitions=1, options={"tls": trusting})
-        client = await source._link.connection.client()
+        client = await source._client.connection.client()
         await client.jetstream().add_stream(name="HOMES", subjects=["homes.*"])
         await source.publish([Event(b"safe")], "0")
         run = Run(source)
@@ -292,7 +292,7 @@ def test_tls_is_spoken_and_a_certificate_that_is_not_trusted_is_told_at_once(
         await source.aclose()
         monkeypatch.setattr(nats_connection, "CONNECT_S", 10 * LONG_S)
         wary = NatsSource(own.address, "HOMES", partitions=1, options={"tls": ssl.create_default_context()})
-        with pytest.raises(Misconfigured, match="is not trusted here"):
+        with pytest.raises(Misconfigured, match="certificate is not trusted"):
             await asyncio.wait_for(wary.identity(), LONG_S)
         await wary.aclose()
 

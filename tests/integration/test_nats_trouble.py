@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from evenflow import Event, Misconfigured
 from evenflow.errors import PositionGone, SourceUnavailable
 from evenflow.signals import Trouble
-from evenflow.sources.nats import client as nats_link
+from evenflow.sources.nats import client as nats_client
 from evenflow.sources.nats import connection as nats_connection
 from evenflow.sources.nats import reader as nats_reader
 from evenflow.sources.nats.source import NatsSource
@@ -47,9 +47,9 @@ async def roundabout(server: NatsServer, proxy: Proxy) -> AsyncIterator[tuple[Na
 def test_events_come_on_at_once_however_often_connections_are_cut(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits until it is silent for long: a loss is told to all who wait."""
+    """A loss reaches all pending requests at once, without waiting for silence."""
     monkeypatch.setattr(nats_reader, "SILENT_S", 10 * LONG_S)
-    monkeypatch.setattr(nats_link, "ANSWER_S", 10 * LONG_S)
+    monkeypatch.setattr(nats_client, "ANSWER_S", 10 * LONG_S)
 
     async def main(proxy: Proxy) -> None:
         async with roundabout(server, proxy) as (source, sender):
@@ -61,7 +61,7 @@ def test_events_come_on_at_once_however_often_connections_are_cut(
                         await until(lambda: len(run.handled) == number + 1, "the next event")  # noqa: B023
                     await asyncio.to_thread(proxy.cut)
                 await until(lambda: len(run.handled) == 12, "all events")
-                client = await source._link.connection.client()
+                client = await source._client.connection.client()
                 assert len(client._subs) <= 3, "one a reader, and one for answers"
             assert [run.bodies("0"), run.bodies("1")] == [texts(0, 12)[0::2], texts(0, 12)[1::2]]
 
@@ -72,16 +72,16 @@ def test_events_come_on_at_once_however_often_connections_are_cut(
 def test_a_question_whose_answer_is_lost_with_the_connection_is_asked_again(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_link, "ANSWER_S", 10 * LONG_S)
+    monkeypatch.setattr(nats_client, "ANSWER_S", 10 * LONG_S)
 
     async def main(proxy: Proxy) -> None:
         async with roundabout(server, proxy) as (source, sender):
             await sender.publish([Event(b"0")], "0")
-            client = await source._link.connection.client()
+            client = await source._client.connection.client()
             with proxy.holding():
                 asked = asyncio.create_task(source.identity())
                 await until(lambda: client._resp_map, "the question to be asked")
-            assert (await asyncio.wait_for(asked, LONG_S)).hub == source._link.stream
+            assert (await asyncio.wait_for(asked, LONG_S)).hub == source._client.stream
 
     with Proxy(server.port) as proxy:
         asyncio.run(main(proxy))
@@ -90,7 +90,7 @@ def test_a_question_whose_answer_is_lost_with_the_connection_is_asked_again(
 def test_a_connection_that_leads_nowhere_is_noticed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a host loses its power: nobody ends the connection, and nothing comes of it."""
     monkeypatch.setattr(nats_connection, "PING_S", 0.5)
-    monkeypatch.setattr(nats_link, "ANSWER_S", 1.0)
+    monkeypatch.setattr(nats_client, "ANSWER_S", 1.0)
 
     async def main(proxy: Proxy) -> None:
         async with roundabout(server, proxy) as (source, sender):
@@ -109,7 +109,7 @@ def test_a_connection_that_leads_nowhere_is_noticed(server: NatsServer, monkeypa
 def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_connection, "BACK_S", 1.0)
+    monkeypatch.setattr(nats_connection, "RECONNECT_S", 1.0)
     close = nats_connection._close
 
     async def stuck(self: Client) -> None:
@@ -120,7 +120,7 @@ def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
         async with roundabout(server, proxy) as (source, sender):
 
             async def close_late(client: Client) -> None:
-                await until(lambda: source._link.connection.is_up, "the new connection")
+                await until(lambda: source._client.connection.is_up, "the new connection")
                 await close(client)
 
             run = Run(source)
@@ -133,8 +133,8 @@ def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
                     await asyncio.to_thread(proxy.cut)
                     await sender.publish([Event(b"1")], "0")
                     await until(lambda: run.bodies("0") == texts(0, 2), "the second one")
-                await until(lambda: not source._link.connection._closing, "the old connection to be closed")
-                assert source._link.connection.is_up, "its end is not the new one's"
+                await until(lambda: not source._client.connection._closing, "the old connection to be closed")
+                assert source._client.connection.is_up, "its end is not the new one's"
 
     with Proxy(server.port) as proxy:
         asyncio.run(main(proxy))
@@ -142,7 +142,7 @@ def test_a_connection_that_does_not_come_back_by_itself_is_given_up(
 
 def test_a_server_that_stands_still_costs_nothing_but_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_connection, "PING_S", 0.5)
-    monkeypatch.setattr(nats_link, "ANSWER_S", 1.0)
+    monkeypatch.setattr(nats_client, "ANSWER_S", 1.0)
     monkeypatch.setattr(nats_connection, "CONNECT_S", LONG_S)  # the driver does not close what it tried for too long
 
     async def main(own: NatsServer) -> None:
@@ -156,7 +156,7 @@ def test_a_server_that_stands_still_costs_nothing_but_time(monkeypatch: pytest.M
             await until(lambda: run.bodies("0") == texts(0, 1), "the first event")
             own.pause()
             try:
-                await until(lambda: not source._link.connection.is_up, "the loss to be noticed")
+                await until(lambda: not source._client.connection.is_up, "the loss to be noticed")
             finally:
                 own.resume()
             await publish_patiently(source, [Event(b"1")], "0")
@@ -202,7 +202,7 @@ def test_a_read_that_is_cancelled_while_it_asks_for_more_loses_nothing(
             await asyncio.sleep(10 * LONG_S)
 
         with monkeypatch.context() as patch:
-            patch.setattr(source._link, "tell", stuck)
+            patch.setattr(source._client, "send_request", stuck)
             reading = asyncio.create_task(reader.read(2, 1 << 20, LONG_S))
             await asyncio.wait_for(asking.wait(), LONG_S)
             reading.cancel()
@@ -267,24 +267,24 @@ def test_what_is_removed_while_it_is_looked_whether_there_is_more_is_not_passed_
             reader = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
             assert isinstance(reader, nats_reader.NatsReader)
             await until(lambda: len(reader._events) == 2, "the first two")
-            ask = source._link.ask
+            ask = source._client.ask
 
             async def ask_late(subject: str, question: dict[str, Any]) -> dict[str, Any]:
                 if subject.startswith("CONSUMER.INFO"):
                     await manager.purge_stream(stream)
                 return await ask(subject, question)
 
-            monkeypatch.setattr(source._link, "ask", ask_late)
+            monkeypatch.setattr(source._client, "ask", ask_late)
             reader._events.clear()
             with pytest.raises(PositionGone, match="the oldest is 10"):
-                await reader._nothing()
+                await reader._empty_batch()
             await source.aclose()
 
     asyncio.run(main())
 
 
 def test_a_server_that_is_killed_and_started_again_costs_nothing_but_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_connection, "BACK_S", 1.0)
+    monkeypatch.setattr(nats_connection, "RECONNECT_S", 1.0)
 
     async def main(own: NatsServer) -> None:
         stream = own.fresh()

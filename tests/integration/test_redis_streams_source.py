@@ -11,7 +11,7 @@ from evenflow import Event, HubReplaced, Misconfigured, PartitionHalted
 from evenflow.embedded.hub.keys import partition_of
 from evenflow.operate.inspect.lag import lag_of
 from evenflow.signals import Gone, Trouble
-from evenflow.sources.redis_streams.reader import ROOM_BYTES
+from evenflow.sources.redis_streams.reader import BUFFER_BYTES
 from evenflow.stores.memory import MemoryStore
 from tests.integration.redis_streams_run import LONG_S, SAFE, Run, events, key, opened, texts, until
 from tests.servers.redis import RedisServer, packed_program, skip_unless_counting
@@ -81,7 +81,7 @@ def test_a_slow_partition_does_not_hold_up_the_others_and_is_bounded(counting: R
             await source.send(events(round_, round_ + 1), "1")
             got += [event.body for event in (await quick.read(10, 1 << 20, LONG_S)).events]
         assert got == texts(0, 20)
-        assert len(slow._feed.events) < 4000  # type: ignore[attr-defined]
+        assert len(slow._buffer.events) < 4000  # type: ignore[attr-defined]
         seen = 0
         while seen < 4000:
             seen += len((await slow.read(1000, 1 << 20, LONG_S)).events)
@@ -128,8 +128,8 @@ def test_a_reader_that_is_overtaken_by_trimming_says_so(either: RedisServer) -> 
             await until(lambda: run.bodies() == texts(0, 10), "the first")
             run.may_go_on.clear()
             await source.send(events(10, 8010), "0")
-            ((feed,),) = (lane.feeds for lane in source._lanes.values())
-            await until(lambda: feed.is_full, "as much as there may be to be read ahead")
+            ((buffer,),) = (poller.buffers for poller in source._pollers.values())
+            await until(lambda: buffer.is_full, "as much as there may be to be read ahead")
             either.ask("XTRIM", key(source), "MAXLEN", 5)
             run.may_go_on.set()
             await until(lambda: run.bodies()[-5:] == texts(8005, 8010), "what is left")
@@ -219,8 +219,8 @@ def test_large_entries_are_read_within_bounds_and_hold_up_no_others(counting: Re
         large = await source.open("0", await source.resolve("0", "earliest"), epoch=1)
         small = await source.open("1", await source.resolve("1", "earliest"), epoch=1)
         got = await small.read(1000, 1 << 20, LONG_S)
-        await until(lambda: large._feed.is_full, "as much as there may be")  # type: ignore[attr-defined]
-        assert large._feed.size_bytes < ROOM_BYTES + 16 * 100_000  # type: ignore[attr-defined]
+        await until(lambda: large._buffer.is_full, "as much as there may be")  # type: ignore[attr-defined]
+        assert large._buffer.size_bytes < BUFFER_BYTES + 16 * 100_000  # type: ignore[attr-defined]
         assert len(got.events) > 100
         seen = 0
         while seen < 250:
@@ -249,7 +249,7 @@ def test_what_is_no_stream_any_more_holds_up_no_other_partition(
                     await source.send(events(start, start + 3), str(number))
             await until(lambda: run.bodies(0) == run.bodies(2) == texts(0, 30), "the others to go on")
         assert {one.partition for one in run.told(Trouble)} == {"1"}
-        assert "something else than a stream" in str(run.told(Trouble)[0])
+        assert "holds another type" in str(run.told(Trouble)[0])
         await source.aclose()
 
     asyncio.run(main())
@@ -309,7 +309,7 @@ def test_a_stream_beyond_the_partitions_that_were_given_is_warned_of(
     asyncio.run(main())
     (told,) = [record.getMessage() for record in caplog.records if record.name == "evenflow.redis_streams"]
     assert ":2 at " in told
-    assert "nobody reads with partitions=2" in told
+    assert "is not read with partitions=2" in told
 
 
 def test_keys_go_where_the_embedded_hub_puts_them(counting: RedisServer) -> None:

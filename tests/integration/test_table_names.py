@@ -9,7 +9,7 @@ import pytest
 
 from evenflow.errors import Misconfigured
 from evenflow.sources.postgresql import admin as owner
-from evenflow.sources.postgresql.admin import Terms
+from evenflow.sources.postgresql.admin import WatchOptions
 from tests.integration.table_scene import (
     TableScene,
     add_trigger,
@@ -152,5 +152,5 @@ async def test_rows_that_its_owner_may_not_see_are_not_left_out(scene: TableScen
     await hand.execute(f"CREATE POLICY one ON {scene.table} USING (id = 1)")
     link = owner.opened(scene.url(user=role))
     with pytest.raises(Misconfigured, match="Row-level security hides rows"):
-        await owner.watch(link, Terms())
+        await owner.watch(link, WatchOptions())
     link.close()

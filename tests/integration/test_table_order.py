@@ -49,7 +49,7 @@ async def test_what_commits_late_is_waited_for(scene: TableScene) -> None:
 
 
 async def _hold_back(scene: TableScene) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-    """Two changes that are committed behind one that is not."""
+    """Two committed changes behind an open transaction."""
     await scene.make()
     await scene.watch()
     slow, quick = await scene.hand(autocommit=False), await scene.hand()
@@ -69,12 +69,10 @@ async def test_what_waits_for_an_open_transaction_is_lag_and_told_with_whom_it_w
     delay = (await source.held_back(["0"]))["0"]
     assert delay.seconds >= 0
     process = slow.info.backend_pid
-    assert delay.why.startswith(
-        f"2 changes that are committed wait for the transaction of process {process}, open since 20"
-    )
+    assert delay.why.startswith(f"2 committed changes wait for the transaction of process {process}, open since 20")
     processor = Processor(scene.url(), MemoryStore(), "g", start="earliest")
     processor.on_event(_ignore)
-    with pytest.raises(SourceUnavailable, match=rf"partition 0: 2 changes .* process {process}, .*give_up_s"):
+    with pytest.raises(SourceUnavailable, match=rf"partition 0: 2 committed changes .* process {process}, .*give_up_s"):
         await processor.serve(until="caught_up", give_up_s=0.3)
     await slow.rollback()
     assert await source.held_back(["0"]) == {}

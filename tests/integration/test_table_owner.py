@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from evenflow.cli.app import assembled
 from evenflow.errors import Misconfigured, PositionGone, SourceUnavailable
 from evenflow.sources.postgresql import admin as owner
-from evenflow.sources.postgresql.admin import Terms
-from evenflow.sources.postgresql.client import Unwatched
+from evenflow.sources.postgresql.admin import WatchOptions
+from evenflow.sources.postgresql.client import TableNotWatched
 from evenflow.sources.postgresql.trigger import MADE_BY
 from tests.integration.table_scene import (
     PATIENCE_S,
@@ -67,7 +67,7 @@ async def test_a_copy_goes_on_where_it_was_interrupted_and_can_be_asked_for_agai
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await owner.watch(scene.link, Terms(partitions=1), stop)
+        await owner.watch(scene.link, WatchOptions(partitions=1), stop)
     assert not (await scene.link.feed()).is_filled
     await scene.watch()
     assert len(await scene.log()) == 2500
@@ -79,11 +79,11 @@ async def test_a_copy_goes_on_where_it_was_interrupted_and_can_be_asked_for_agai
 async def test_several_may_watch_it_at_once_and_again(scene: TableScene) -> None:
     await scene.make()
     links = [owner.opened(scene.url()) for _ in range(4)]
-    feeds = await asyncio.gather(*(owner.watch(link, Terms(partitions=2)) for link in links))
+    feeds = await asyncio.gather(*(owner.watch(link, WatchOptions(partitions=2)) for link in links))
     assert len({feed.id for feed in feeds}) == 1
-    await owner.watch(scene.link, Terms(keep_s=5.0))
+    await owner.watch(scene.link, WatchOptions(keep_s=5.0))
     assert (await scene.link.feed()).keep_s == 5.0
-    for terms in (Terms(partitions=3), Terms(all_versions=True)):
+    for terms in (WatchOptions(partitions=3), WatchOptions(all_versions=True)):
         with pytest.raises(Misconfigured, match="is watched already, with 2 partitions and latest versions"):
             await owner.watch(scene.link, terms)
     await owner.unwatch(scene.link)
@@ -220,9 +220,9 @@ async def test_a_role_with_its_grants_reads_and_one_without_is_told(scene: Table
         await link.feed()
     await scene.watch(reader=role)
     feed = await link.feed()
-    assert (await link.look(feed)).newest == [1]
-    with pytest.raises(Misconfigured, match="may not do that"):
-        await owner.watch(link, Terms())
+    assert (await link.horizon(feed)).newest == [1]
+    with pytest.raises(Misconfigured, match="lacks a right"):
+        await owner.watch(link, WatchOptions())
     with pytest.raises(Misconfigured):
         await owner.prune(link, 0.0)
     link.close()
@@ -233,8 +233,8 @@ UNFIT = [
     ("CREATE TABLE {} (id integer)", "has no primary key"),
     ("CREATE TABLE {} (id integer PRIMARY KEY DEFERRABLE)", "is deferrable"),
     ("CREATE UNLOGGED TABLE {} (id integer PRIMARY KEY)", "temporary or unlogged"),
-    ("CREATE VIEW {} AS SELECT 1 AS id", "is no table"),
-    ("SELECT 1", "There is no table"),
+    ("CREATE VIEW {} AS SELECT 1 AS id", "is a view or a foreign table"),
+    ("SELECT 1", "does not exist. Correct the name"),
 ]
 
 
@@ -245,7 +245,7 @@ def test_a_table_that_cannot_be_watched_is_reported_with_the_reason() -> None:
                 await (await scene.hand()).execute(statement.format(scene.table).encode())
                 with pytest.raises(Misconfigured, match=reason):
                     await scene.watch()
-                with pytest.raises(Unwatched, match="evenflow table watch"):
+                with pytest.raises(TableNotWatched, match="evenflow table watch"):
                     await scene.source().identity()
 
     asyncio.run(main())
@@ -269,7 +269,7 @@ DAMAGES = [
     ('DROP TRIGGER "00_{schema}" ON {table}', "its trigger was dropped or disabled"),
     ("ALTER TABLE {table} DISABLE TRIGGER ALL", "its trigger was dropped or disabled"),
     ("DROP TABLE {table}", "the table was dropped"),
-    ("DROP TABLE {table}; CREATE TABLE {table} (id integer PRIMARY KEY)", "it was made again, or came out of a dump"),
+    ("DROP TABLE {table}; CREATE TABLE {table} (id integer PRIMARY KEY)", "it was recreated, or restored from a dump"),
 ]
 
 
@@ -304,7 +304,7 @@ async def test_one_that_is_watched_anew_is_another(scene: TableScene) -> None:
     start = await source.resolve("0", "latest")
     reader = await source.open("0", start, epoch=1)
     await owner.unwatch(scene.link)
-    with pytest.raises(Unwatched, match=r"evenflow table watch .postgresql-table://OWNER@\S+\?table=\S+."):
+    with pytest.raises(TableNotWatched, match=r"evenflow table watch .postgresql-table://OWNER@\S+\?table=\S+."):
         await reader.read(10, 100, PATIENCE_S)
     await scene.watch()
     await source.open("0", start, epoch=1)
@@ -316,9 +316,9 @@ async def test_mode_all_needs_a_log_with_all_versions(scene: TableScene) -> None
     await scene.make()
     await scene.watch()
     source = scene.source("all")
-    with pytest.raises(Misconfigured, match="watched for its latest versions alone"):
+    with pytest.raises(Misconfigured, match="watched for its latest versions only"):
         await source.open("0", await source.resolve("0", "earliest"), epoch=1)
-    with pytest.raises(Misconfigured, match="it has 0 to 0"):
+    with pytest.raises(Misconfigured, match="its partitions are 0 to 0"):
         await source.resolve("1", "earliest")
 
 

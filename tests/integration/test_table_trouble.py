@@ -121,7 +121,7 @@ async def _fail_over(server: Postgres) -> None:
         assert await source.identity() == before
         found: list[str | None] = []
         for place, position in zip("01", lost, strict=True):
-            with pytest.raises(PositionOutOfRange, match="has taken over"):
+            with pytest.raises(PositionOutOfRange, match="the server that took over"):
                 await source.open(place, position, epoch=1)
             reader = await source.open(place, kept[int(place)], epoch=1)
             events = [event for event in await _rest(reader) if int(event.key or 0) < 200]
@@ -276,7 +276,7 @@ async def test_a_renamed_table_goes_on_under_its_old_name_and_has_one_feed(scene
     assert keys(await next_events(reader, 1)) == ["1"]
     old = scene.table
     scene.rename(f"public.{scene.schema}_new")
-    with pytest.raises(Misconfigured, match=f"is watched already, as {old}"):
+    with pytest.raises(Misconfigured, match=f"is watched already under its earlier name {old}"):
         await scene.watch()
     await hand.execute(f"INSERT INTO {scene.table} VALUES (2, 1)")
     assert keys(await next_events(reader, 1)) == ["2"]
@@ -309,9 +309,9 @@ async def test_another_primary_key_is_an_error_and_a_renamed_column_is_none(scen
     await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
     assert rows(await next_events(reader, 1)) == [{"name": 1, "other": 1}]
     await hand.execute(f"ALTER TABLE {scene.table} DROP CONSTRAINT k, ADD CONSTRAINT k PRIMARY KEY (other)")
-    with pytest.raises(Misconfigured, match="has another primary key"):
+    with pytest.raises(Misconfigured, match="its primary key is not the one"):
         await reader.read(10, 100, PATIENCE_S)
-    with pytest.raises(Misconfigured, match="has another primary key"):
+    with pytest.raises(Misconfigured, match="its primary key is not the one"):
         await scene.watch()
 
 
@@ -386,7 +386,7 @@ async def test_a_role_that_may_only_read_reads_sees_what_holds_it_back_and_canno
         await nothing(reader, 0.5)
     await slow.execute(f"INSERT INTO {scene.table} VALUES (3, 1)")
     link = owner.opened(scene.url(user=role))
-    assert len((await owner.standing(link)).writers) == 1
+    assert len((await owner.feed_status(link)).writers) == 1
     link.close()
 
 

@@ -16,8 +16,8 @@ from evenflow.sources.hub.source import HubSource
 from evenflow.stores.memory import MemoryStore
 from evenflow.testing.fakes import FakeSource
 from evenflow.urls import (
+    DEAD_LETTERS,
     FEEDS,
-    LETTERS,
     SOURCES,
     STORES,
     check_url,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_an_object_is_taken_as_it_is() -> None:
+def test_an_object_is_returned_unchanged() -> None:
     source, store = FakeSource(), MemoryStore()
     assert open_source(source) is source
     assert open_store(store) is store
@@ -46,19 +46,19 @@ def test_a_hub_becomes_its_source(tmp_path: Path) -> None:
             asyncio.run(source.aclose())
 
 
-def test_those_who_name_the_same_memory_share_it() -> None:
+def test_memory_stores_of_the_same_name_are_shared() -> None:
     assert open_store("memory:shared") is open_store("memory:shared")
     assert open_store("memory:shared") is not open_store("memory:another")
 
 
 @pytest.mark.parametrize("given", [None, 7, object(), MemoryStore()])
-def test_what_is_no_source_is_refused(given: Any) -> None:
+def test_an_object_that_is_not_a_source_is_refused(given: Any) -> None:
     with pytest.raises(Misconfigured, match="give a Hub, a Container, a source, or a URL such as 'hub:data/homes'"):
         open_source(given)
 
 
 @pytest.mark.parametrize("given", [None, 7, object(), FakeSource()])
-def test_what_is_no_store_is_refused(given: Any) -> None:
+def test_an_object_that_is_not_a_store_is_refused(given: Any) -> None:
     with pytest.raises(Misconfigured, match="give a store, or a URL such as 'sqlite:data/leases'"):
         open_store(given)
 
@@ -76,15 +76,15 @@ def test_dead_letters_go_to_an_object_a_hub_or_a_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [None, 7, object(), FakeSource(), MemoryStore()])
-def test_what_can_hold_no_dead_letters_is_refused(given: Any) -> None:
-    with pytest.raises(Misconfigured, match="can hold no dead letters: give a Hub, or a URL such as 'hub:data/dead'"):
+def test_an_object_that_cannot_store_dead_letters_is_refused(given: Any) -> None:
+    with pytest.raises(Misconfigured, match="cannot store dead letters: give a Hub, or a URL such as 'hub:data/dead'"):
         open_dead_letters(given)
 
 
 @pytest.mark.parametrize("kind", ["source", "store", "dead letters"])
 @pytest.mark.parametrize("url", ["", "homes", "nosuch:x", "nosuch://host/x", "://x", "Hub :x"])
 def test_an_unknown_scheme_names_the_known_ones(kind: str, url: str) -> None:
-    known = {"source": SOURCES, "store": STORES, "dead letters": LETTERS}[kind]
+    known = {"source": SOURCES, "store": STORES, "dead letters": DEAD_LETTERS}[kind]
     with pytest.raises(UnknownScheme) as refused:
         check_url(kind, url)
     assert all(f"{scheme}:" in str(refused.value) for scheme in known)
@@ -138,12 +138,12 @@ def test_the_table_of_an_advised_command_can_be_opened() -> None:
 
 
 @pytest.mark.parametrize(("url", "meant"), [("S3://b", "s3:"), ("postgresql+asyncpg://h/b", "postgresql:")])
-def test_a_scheme_that_was_nearly_right_is_named(url: str, meant: str) -> None:
+def test_a_similar_scheme_is_suggested(url: str, meant: str) -> None:
     with pytest.raises(UnknownScheme, match=f"did you mean {meant}"):
         check_url("store", url)
 
 
-def test_a_memory_store_cannot_be_looked_at_from_outside() -> None:
+def test_a_memory_store_cannot_be_inspected_from_another_process() -> None:
     with pytest.raises(Misconfigured, match="another process cannot read it"):
         open_store("memory:elsewhere", create=False)
     here = open_store("memory:here")
@@ -163,14 +163,14 @@ def test_a_memory_store_cannot_be_looked_at_from_outside() -> None:
         ("dead letters", "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=secret", "environment variable"),
     ],
 )
-def test_a_connection_string_is_no_url_and_its_key_is_not_told(kind: str, text: str, instead: str) -> None:
+def test_a_connection_string_is_refused_without_showing_its_key(kind: str, text: str, instead: str) -> None:
     with pytest.raises(Misconfigured, match="this is a connection string") as refused:
         check_url(kind, text)
     assert instead in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
-def test_the_address_of_an_account_is_nearly_a_url() -> None:
+def test_a_url_is_suggested_for_the_address_of_an_account() -> None:
     with pytest.raises(UnknownScheme, match="did you mean cosmos://HOST/DATABASE/CONTAINER"):
         check_url("source", "https://shop.documents.azure.com:443/")
 
@@ -184,7 +184,7 @@ def test_the_address_of_an_account_is_nearly_a_url() -> None:
         ("cosmo://h/d/c", "cosmos:"),
     ],
 )
-def test_of_a_feed_only_feeds_are_named(url: str, meant: str) -> None:
+def test_only_change_feeds_are_suggested_for_a_change_feed(url: str, meant: str) -> None:
     with pytest.raises(UnknownScheme, match=re.escape(f"did you mean {meant}?")) as refused:
         feed_url(url, {})
     named = str(refused.value).partition("known are ")[2].partition(";")[0].split(", ")
@@ -205,17 +205,17 @@ def test_of_a_feed_only_feeds_are_named(url: str, meant: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_when_a_processor_is_made(source: str, store: str, group: str, wrong: str) -> None:
+def test_wrong_urls_are_refused_when_a_processor_is_created(source: str, store: str, group: str, wrong: str) -> None:
     with pytest.raises(Misconfigured, match=wrong):
         Processor(source, store, group)
 
 
-def test_a_name_that_is_no_part_of_an_id_will_do_elsewhere() -> None:
+def test_group_names_are_restricted_only_where_they_are_part_of_an_id() -> None:
     Processor("hub:homes", "cosmos-leases://localhost/shop/leases", "a/b")
     Processor("cosmos://localhost/shop/orders", "sqlite:leases", "a/b")
 
 
-def test_an_unknown_scheme_does_not_tell_the_password() -> None:
+def test_the_error_of_an_unknown_scheme_shows_no_password() -> None:
     with pytest.raises(UnknownScheme) as refused:
         check_url("store", "nosuch://user:secret@host/0")
     assert "secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""What a document is called: its id, as it stands in the change that a feed tells, in either mode."""
+"""Finds the id of a changed document in the body of a change feed event, in either mode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 def document_id(body: bytes) -> str:
-    """Of a document, or of all versions of one; "" where it has none."""
+    """The id in a document, or in a change of the mode "all versions and deletes"; "" if there is none."""
     try:
         change = msgspec.json.decode(body)
     except msgspec.DecodeError:

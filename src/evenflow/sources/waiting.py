@@ -1,12 +1,15 @@
-"""How a read waits for what somebody else brings: until it is woken, or until a time. What for, readers know."""
+"""How a read waits: until another task on the same loop wakes it, or until a deadline."""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class Waiting:
-    """One task waits; whoever is on the same loop wakes it. Nothing is remembered: look again before you wait."""
+class Waiter:
+    """One task waits; other callbacks on the same loop wake it.
+
+    A wake-up without a waiting task is not remembered, so check the condition before each wait.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -14,7 +17,7 @@ class Waiting:
         self._soon: asyncio.TimerHandle | None = None
 
     async def until(self, time_s: float | None) -> None:
-        """Until `wake`, and with a time, on the loop's clock, no longer than that."""
+        """Waits until `wake` is called or, with a time on the loop's clock, until then at the latest."""
         self._future = self._loop.create_future()
         timer = None if time_s is None else self._loop.call_at(time_s, self.wake)
         try:
@@ -32,6 +35,6 @@ class Waiting:
             self._future.set_result(None)
 
     def wake_in(self, wait_s: float) -> None:
-        """So much later, counted from the first who says so: what comes meanwhile shares one wake-up."""
+        """Wakes after a delay that starts with the first call; further calls during the delay share the wake-up."""
         if self._future is not None and self._soon is None:
             self._soon = self._loop.call_later(wait_s, self.wake)

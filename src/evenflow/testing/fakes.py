@@ -1,7 +1,6 @@
-"""Sources in memory, for tests of whatever reads sources: no threads, no files, any kind of event loop.
+"""Sources in memory, for tests of code that reads sources: no threads, no files, any kind of event loop.
 
-They keep to the contract that real sources are held to (`source_contract`). Several event loops that take turns in one
-thread may share one.
+They pass the same contract suite as real sources. Several event loops that take turns in one thread may share one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def _loop_us() -> int:
 
 
 @dataclass(eq=False)
-class _Log:
+class _FakeLog:
     partition: Partition
     oldest: int = 0
     events: list[Event] = field(default_factory=list)
@@ -46,7 +45,7 @@ class _Log:
         return self.oldest + len(self.events)
 
     def wake(self) -> None:
-        """A waiter is woken in its own loop: a future must not be touched from another one."""
+        """Wakes each waiter in its own loop: a future must not be changed from another loop."""
         waiters, self.waiters = self.waiters, []
         for loop, waiter in waiters:
             if not loop.is_closed():
@@ -57,22 +56,22 @@ class _Log:
         if after < self.oldest - 1:
             raise PositionGone(f"Events after {after} of partition {self.partition.id} are no longer kept: {kept}.")
         if after >= self.next:
-            raise PositionOutOfRange(f"Position {after} is beyond partition {self.partition.id}: {kept}.")
+            raise PositionOutOfRange(f"Position {after} is beyond the end of partition {self.partition.id}: {kept}.")
 
 
 class FakeSource:
-    """Partitions "0", "1", ... to append to, grow, trim, end and make again, at any time."""
+    """A hub with the partitions "0", "1", ..., which tests can append to, grow, trim, end and recreate at any time."""
 
     def __init__(self, partitions: int = 4, *, name: str = "fake", wall_us: Callable[[], int] = _loop_us) -> None:
         self.name = name
         self._wall_us = wall_us
         self._makings = 0
-        self._logs: dict[PartitionId, _Log] = {}
+        self._logs: dict[PartitionId, _FakeLog] = {}
         self.grow(partitions)
 
     @property
     def open_ids(self) -> list[PartitionId]:
-        """Those that take events."""
+        """The partitions that accept events."""
         return [name for name, log in self._logs.items() if log.children is None]
 
     def append(
@@ -91,44 +90,44 @@ class FakeSource:
         return list(self._logs)
 
     def newest(self, partition: PartitionId) -> int:
-        """The sequence of the newest event; -1 when there never was one."""
+        """The sequence of the newest event; -1 if there never was one."""
         return self._log(partition).next - 1
 
     def grow(self, more: int) -> None:
         for name in self.new_ids(more):
-            self._logs[name] = _Log(Partition(name))
+            self._logs[name] = _FakeLog(Partition(name))
 
     def new_ids(self, more: int) -> list[PartitionId]:
-        """So many numbers that no partition has had."""
+        """Ids that no partition ever had."""
         return list(islice((name for name in map(str, count(len(self._logs))) if not self._has_had(name)), more))
 
     def _has_had(self, partition: PartitionId) -> bool:
         return partition in self._logs
 
     def trim(self, partition: PartitionId, before: int) -> None:
-        """Forget the events before this sequence."""
+        """Removes the events before this sequence."""
         log = self._log(partition)
         cut = min(max(before, log.oldest), log.next)
         del log.events[: cut - log.oldest]
         log.oldest = cut
 
     def end(self, partition: PartitionId, children: Sequence[PartitionId]) -> None:
-        """The partition takes no more events and is succeeded by new ones."""
+        """Ends the partition; the children continue it."""
         self._succeed([partition], children)
 
     def merge(self, partitions: Sequence[PartitionId], child: PartitionId) -> None:
-        """These take no more events and are succeeded by one."""
+        """Ends the partitions; the child continues them."""
         self._succeed(partitions, [child])
 
     def _succeed(self, parents: Sequence[PartitionId], children: Sequence[PartitionId]) -> None:
         made = tuple(Partition(child, tuple(parents)) for child in children)
-        self._logs |= {child.id: _Log(child) for child in made}
+        self._logs |= {child.id: _FakeLog(child) for child in made}
         for log in map(self._log, parents):
             log.children = made
             log.wake()
 
     def remake(self, partitions: int | None = None) -> None:
-        """Delete the hub and make it again: empty, under the same name."""
+        """Deletes the hub and creates an empty one under the same name."""
         for log in self._logs.values():
             log.deleted = True
             log.wake()
@@ -153,7 +152,7 @@ class FakeSource:
             later = [event.sequence for event in log.events if event.enqueued_us >= time_us]
             return _position((later[0] or 0) - 1 if later else log.next - 1)
         if start not in ("earliest", "latest"):
-            raise Misconfigured(f'A start is "earliest", "latest", a time or a position, not {start!r}.')
+            raise Misconfigured(f'start={start!r} is invalid: give "earliest", "latest", a time or a position.')
         return _position(log.oldest - 1 if start == "earliest" else log.next - 1)
 
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
@@ -167,15 +166,15 @@ class FakeSource:
     async def aclose(self) -> None:
         pass
 
-    def _log(self, partition: PartitionId) -> _Log:
+    def _log(self, partition: PartitionId) -> _FakeLog:
         if partition not in self._logs:
             raise Misconfigured(f"The source {self.name} has no partition {partition!r}.")
         return self._logs[partition]
 
 
 class FakeFeed(FakeSource):
-    """Its partitions vanish when they split or merge, as ranges of a change feed do: their children have copies of all
-    their events, each in the child that `takes` it, and go on from where the group had come."""
+    """A source whose partitions are removed when they split or merge, like the ranges of a change feed. The children
+    have copies of all events, each in the child that `takes` it, and continue after the group's position."""
 
     def __init__(
         self,
@@ -185,20 +184,20 @@ class FakeFeed(FakeSource):
         **options: Any,
     ) -> None:
         self._takes = takes
-        self._gone: dict[PartitionId, _Log] = {}
+        self._removed: dict[PartitionId, _FakeLog] = {}
         self._origins: dict[PartitionId, list[dict[PartitionId, int]]] = {}
-        """Where each event of a partition was in its ancestors."""
+        """The sequence of each event in the partition's ancestors."""
         super().__init__(partitions, **options)
 
     def remake(self, partitions: int | None = None) -> None:
-        self._gone, self._origins = {}, {}
+        self._removed, self._origins = {}, {}
         super().remake(partitions)
 
     def _has_had(self, partition: PartitionId) -> bool:
-        return partition in self._gone or super()._has_had(partition)
+        return partition in self._removed or super()._has_had(partition)
 
     def origin(self, partition: PartitionId, sequence: int) -> tuple[PartitionId, int]:
-        """Where this event was appended."""
+        """The partition and sequence where this event was appended."""
         known = self._origins.get(partition, [])
         return next(iter(known[sequence].items())) if sequence < len(known) else (partition, sequence)
 
@@ -206,12 +205,12 @@ class FakeFeed(FakeSource):
         ancestors = [*dict.fromkeys(one for name in parents for one in (*self._logs[name].partition.parents, name))]
         made = tuple(Partition(child, tuple(ancestors)) for child in children)
         for child in made:
-            self._logs[child.id] = _Log(child)
+            self._logs[child.id] = _FakeLog(child)
             self._origins[child.id] = []
             for name in parents:
                 self._inherit(child, name)
         for name in parents:
-            log = self._gone[name] = self._logs.pop(name)
+            log = self._removed[name] = self._logs.pop(name)
             log.children = made
             log.wake()
 
@@ -233,23 +232,23 @@ class FakeFeed(FakeSource):
         return Position(_offset(-1, passed), -1)
 
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
-        if partition in self._gone:
-            return _GoneReader(self._gone[partition], after)
+        if partition in self._removed:
+            return _RemovedReader(self._removed[partition], after)
         log = self._log(partition)
         log.check(_sequence(after))
         return _FeedReader(log, after, self._origins.get(partition, []))
 
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
-        return {name: Bounds() if name in self._gone else _bounds(self._log(name)) for name in partitions}
+        return {name: Bounds() if name in self._removed else _bounds(self._log(name)) for name in partitions}
 
-    def _log(self, partition: PartitionId) -> _Log:
-        return self._gone[partition] if partition in self._gone else super()._log(partition)
+    def _log(self, partition: PartitionId) -> _FakeLog:
+        return self._removed[partition] if partition in self._removed else super()._log(partition)
 
 
 class FakeReader:
     """Reads one partition of a FakeSource."""
 
-    def __init__(self, log: _Log, after: int) -> None:
+    def __init__(self, log: _FakeLog, after: int) -> None:
         self._log = log
         self._after = after
 
@@ -268,7 +267,7 @@ class FakeReader:
     def _next(self, max_events: int, max_bytes: int) -> Batch:
         log = self._log
         if log.deleted:
-            raise SourceUnavailable("The source was deleted, or made again, while it was read. Open it again.")
+            raise SourceUnavailable("The source was deleted or recreated while it was being read. Open it again.")
         log.check(self._after)
         start = self._after + 1 - log.oldest
         events: list[Event] = []
@@ -296,19 +295,19 @@ class FakeReader:
 
 
 class _FeedReader(FakeReader):
-    """Leaves out what the ancestors of the partition had handled, which every position tells."""
+    """Skips events that were handled in the partition's ancestors. Every position contains the ancestors' positions."""
 
-    def __init__(self, log: _Log, after: Position, origins: Sequence[Mapping[PartitionId, int]]) -> None:
+    def __init__(self, log: _FakeLog, after: Position, origins: Sequence[Mapping[PartitionId, int]]) -> None:
         super().__init__(log, _sequence(after))
-        self._passed, self._origins, self._told = _passed(after), origins, after
+        self._passed, self._origins, self._resume = _passed(after), origins, after
 
     def _next(self, max_events: int, max_bytes: int) -> Batch:
         if self._log.children is not None:
-            return Batch([], self._told, 0, self._log.children)  # it has vanished, whatever was not read yet
+            return Batch([], self._resume, 0, self._log.children)  # the partition is removed, even with unread events
         batch = super()._next(max_events, max_bytes)
         events = [self._placed(event) for event in batch.events if not self._is_passed(event.sequence or 0)]
-        self._told = Position(_offset(self._after, self._passed), self._after)
-        return Batch(events, self._told, batch.size_bytes)
+        self._resume = Position(_offset(self._after, self._passed), self._after)
+        return Batch(events, self._resume, batch.size_bytes)
 
     def _is_passed(self, sequence: int) -> bool:
         origins = self._origins[sequence] if sequence < len(self._origins) else {}
@@ -318,10 +317,10 @@ class _FeedReader(FakeReader):
         return replace(event, offset_text=_offset(event.sequence or 0, self._passed)) if self._passed else event
 
 
-class _GoneReader:
-    """Of a partition that vanished before it was opened."""
+class _RemovedReader:
+    """The reader of a partition that was removed before it was opened."""
 
-    def __init__(self, log: _Log, after: Position) -> None:
+    def __init__(self, log: _FakeLog, after: Position) -> None:
         self._log, self._after = log, after
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
@@ -332,13 +331,13 @@ class _GoneReader:
 
 
 def _offset(sequence: int, passed: Mapping[PartitionId, int]) -> str:
-    """A place, and up to where the ancestors of the partition had come: `7|0=3,1=5`."""
+    """A sequence, and the sequences handled in the partition's ancestors: `7|0=3,1=5`."""
     return f"{sequence}|{','.join(f'{name}={at}' for name, at in sorted(passed.items()))}" if passed else str(sequence)
 
 
 def _passed(position: Position) -> dict[PartitionId, int]:
-    told = position.offset.partition("|")[2]
-    return {name: int(at) for name, _, at in (one.rpartition("=") for one in told.split(","))} if told else {}
+    listed = position.offset.partition("|")[2]
+    return {name: int(at) for name, _, at in (one.rpartition("=") for one in listed.split(","))} if listed else {}
 
 
 def _set(waiter: asyncio.Future[None]) -> None:
@@ -354,7 +353,7 @@ def _position(sequence: int) -> Position:
     return Position(str(sequence), sequence)
 
 
-def _bounds(log: _Log) -> Bounds:
+def _bounds(log: _FakeLog) -> Bounds:
     if log.next == 0:
         return Bounds(_position(0), BEGINNING)
     newest_at = datetime.fromtimestamp(log.enqueued_us / MICROSECONDS, UTC)

@@ -577,13 +577,13 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ({"min_leases": 3, "max_leases": 2}, "min_leases=3 is above max_leases=2"),
         (
             {"monitored": "hub:homes"},
-            "has events, not documents that change: those have container:, cosmos:, postgresql-table:",
+            "is not a change feed. Change feeds are container:, cosmos:, postgresql-table:",
         ),
         ({"monitored": "contaner:orders"}, "did you mean container:?"),
-        ({"monitored": "container:orders?mode=all", "mode": "latest"}, "says mode=all, and mode=latest is asked for"),
+        ({"monitored": "container:orders?mode=all", "mode": "latest"}, "has mode=all, but mode=latest was passed"),
         (
             {"monitored": "postgresql-table://h/d?table=t&poll_s=1", "poll_interval_s": 5},
-            "says poll_s=1, and poll_interval_s=5 is asked for",
+            "has poll_s=1, but poll_interval_s=5 was passed",
         ),
     ],
 )
@@ -613,7 +613,7 @@ def test_an_option_that_there_is_not_is_told_with_the_one_that_is_near(name: str
 
 
 async def test_what_is_open_already_has_its_mode(container: Container) -> None:
-    with pytest.raises(Misconfigured, match="is open already: say mode and poll_s where it is made"):
+    with pytest.raises(Misconfigured, match="is open already: pass mode and poll_s when you create it"):
         await caught_up(made(ContainerSource(container), Changes(), mode="all", poll_interval_s=1.0))
 
 

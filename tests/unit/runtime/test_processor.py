@@ -386,9 +386,9 @@ async def test_a_processor_runs_once_at_a_time(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("source", "store", "message"),
     [
-        ("kafkaa://host/topic", "memory:", "source 'kafkaa://host/topic': no such kind of source; known are .*hub:"),
-        (FakeSource(), "mongo:x", "store 'mongo:x': no such kind of store; known are .*memory:, .*sqlite:"),
-        (FakeSource(), "leases", "store 'leases': no such kind of store"),
+        ("kafkaa://host/topic", "memory:", "source 'kafkaa://host/topic': unknown scheme; known are .*hub:"),
+        (FakeSource(), "mongo:x", "store 'mongo:x': unknown scheme; known are .*memory:, .*sqlite:"),
+        (FakeSource(), "leases", "store 'leases': unknown scheme"),
     ],
 )
 def test_an_unknown_url_is_told_when_the_processor_is_made(source: Any, store: str, message: str) -> None:

@@ -88,7 +88,7 @@ async def test_a_start_at_latest_is_fixed_before_the_first_event(stage: Stage) -
 
 async def test_a_position_outside_the_log_ends_it_with_an_error_that_says_so(stage: Stage) -> None:
     stage.fill(3)
-    with pytest.raises(PositionOutOfRange, match="Position 99 is beyond partition"):
+    with pytest.raises(PositionOutOfRange, match="Position 99 is beyond the end of partition"):
         await stage.processor(Seen(), start=Position("99", 99)).serve()
     assert await stage.records() == {}
 

@@ -1,4 +1,4 @@
-"""What documents are called, for people."""
+"""The ids of changed documents."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from evenflow.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from evenflow.sources.postgresql.client import Link
+    from evenflow.sources.postgresql.client import TableClient
 
 TableUrl: TypeAlias = Annotated[
     str,
@@ -27,7 +27,7 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Link]:
+async def opened(url: str) -> AsyncIterator[TableClient]:
     from evenflow.sources.postgresql import admin as postgresql_watch
 
     link = postgresql_watch.opened(url)

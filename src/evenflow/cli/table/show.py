@@ -15,8 +15,8 @@ from evenflow.model import MICROSECONDS
 from evenflow.runtime.clock import system_clock
 
 if TYPE_CHECKING:
-    from evenflow.sources.postgresql.admin import Standing
-    from evenflow.sources.postgresql.client import Writer
+    from evenflow.sources.postgresql.admin import FeedStatus
+    from evenflow.sources.postgresql.client import FeedWriter
 
 
 def show(url: TableUrl, as_json: AsJson = False) -> None:
@@ -41,14 +41,14 @@ def show(url: TableUrl, as_json: AsJson = False) -> None:
         typer.echo("an older evenflow made its trigger: let its owner run `evenflow table watch` again")
 
 
-async def _look(url: str) -> Standing:
+async def _look(url: str) -> FeedStatus:
     from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:
-        return await postgresql_watch.standing(link)
+        return await postgresql_watch.feed_status(link)
 
 
-def as_facts(found: Standing) -> dict[str, Any]:
+def as_facts(found: FeedStatus) -> dict[str, Any]:
     feed = found.feed
     return {
         "table": feed.name,
@@ -62,8 +62,8 @@ def as_facts(found: Standing) -> dict[str, Any]:
     }
 
 
-def _partitions(found: Standing) -> list[dict[str, Any]]:
-    look = found.look
+def _partitions(found: FeedStatus) -> list[dict[str, Any]]:
+    look = found.horizon
     return [
         {
             "partition": str(place),
@@ -81,6 +81,6 @@ def _moment(at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us / MICROSECONDS, UTC)
 
 
-def _sentence(writer: Writer) -> str:
+def _sentence(writer: FeedWriter) -> str:
     age = f", open for {show_duration(system_clock().wall() - writer.since.timestamp())}," if writer.since else ""
     return f"{writer}{age} holds readers back: {writer.holds_back} later numbers wait for it"

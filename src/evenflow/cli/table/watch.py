@@ -13,8 +13,8 @@ from evenflow.cli.table.options import AsJson, TableUrl, opened, tell_copied
 from evenflow.text import count_of
 
 if TYPE_CHECKING:
-    from evenflow.sources.postgresql.admin import Terms
-    from evenflow.sources.postgresql.client import Feed
+    from evenflow.sources.postgresql.admin import WatchOptions
+    from evenflow.sources.postgresql.client import TableFeed
 
 
 def watch(
@@ -36,10 +36,10 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Have a table watched. It may be run again: what is there is brought up to date, and a copy goes on."""
-    from evenflow.sources.postgresql.admin import Terms
+    from evenflow.sources.postgresql.admin import WatchOptions
 
     keep_s = parse_duration_s(retention) if retention is not None else None
-    feed = carry_out(_watch(url, Terms(partitions, all_versions, keep_s, fill, reader)))
+    feed = carry_out(_watch(url, WatchOptions(partitions, all_versions, keep_s, fill, reader)))
     if as_json:
         print_json({"table": feed.name, "partitions": feed.partitions, "all_versions": feed.previous})
     else:
@@ -47,7 +47,7 @@ def watch(
         typer.echo(f"watching {feed.name}: {count_of(feed.partitions, 'partition')}, {versions}")
 
 
-async def _watch(url: str, terms: Terms) -> Feed:
+async def _watch(url: str, terms: WatchOptions) -> TableFeed:
     from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:

@@ -7,7 +7,7 @@ from typing import Any
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventHubError
 
 from evenflow.errors import EvenflowError, SourceUnavailable
-from evenflow.sources.eventhubs.client import Refused
+from evenflow.sources.eventhubs.client import ManagementError
 from evenflow.sources.eventhubs.errors import condition_of
 
 AUTHENTICATION = "unauthorized-access"
@@ -16,7 +16,7 @@ AUTHENTICATION = "unauthorized-access"
 def official(error: Exception) -> Exception:
     """One of the official errors, where the service or the connection was at fault; otherwise as it is."""
     cause = error.__cause__
-    if isinstance(error, EvenflowError) and isinstance(cause, Refused):
+    if isinstance(error, EvenflowError) and isinstance(cause, ManagementError):
         return _refused(cause)
     found: Exception | None = None
     if isinstance(error, EvenflowError) and isinstance(cause, Exception) and hasattr(cause, "condition"):
@@ -29,7 +29,7 @@ def official(error: Exception) -> Exception:
     return found
 
 
-def _refused(cause: Refused) -> EventHubError:
+def _refused(cause: ManagementError) -> EventHubError:
     """A question about the hub that was answered with an error."""
     short = condition_of(cause).partition(":")[2]
     kind = AuthenticationError if short == AUTHENTICATION else ConnectError

@@ -104,7 +104,7 @@ class ReceivingSource(EventHubsSource):
     async def _by_offset(self, partition: PartitionId, wanted: str) -> Position:
         """After the event that has this offset, or before it. If none has, then before the next one that there is."""
         inclusive, offset = wanted.startswith(INCLUSIVE), wanted.removeprefix(INCLUSIVE)
-        facts = await self._facts(partition)
+        facts = await self._properties(partition)
         newest = Position(facts.last_offset, facts.last)
         if _is_beyond(offset, facts.last_offset):
             raise PositionOutOfRange(f"partition {partition}: the newest event's offset is {newest.offset}: {offset}?")

@@ -1,4 +1,4 @@
-"""Changes of a container as events: the body is the JSON that Cosmos DB's feed has, the key is the partition key."""
+"""Converts changes of a container to events: the body is the JSON of Cosmos DB's feed, the key the partition key."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from evenflow.embedded.container.envelopes import every, latest
 from evenflow.embedded.container.feed import change_of
 from evenflow.embedded.container.keys import names_in
 from evenflow.model import Event
-from evenflow.sources.container.positions import places_after, text_of
+from evenflow.sources.container.positions import positions_after, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.embedded.container.feed import Lines, Mode, Row
     from evenflow.embedded.container.keys import KeyPart, KeyPaths
-    from evenflow.sources.container.positions import Piece, Place, Span
+    from evenflow.sources.container.positions import FeedPosition, RangePiece, Span
 
 KeysReader: TypeAlias = "Callable[[bytes], list[str | None]]"
-"""The partition keys of documents, one a line, as text; None where one has none."""
+"""Reads the partition keys of documents, one document a line, as text; None for a document without one."""
 
 
-class Teller:
-    """Makes events of a container's changes, in one mode."""
+class ContainerCodec:
+    """Converts a container's changes to events, in one mode."""
 
     def __init__(self, keys: KeyPaths, mode: Mode) -> None:
         self._paths = keys.paths
         self._whole = mode == "all"
         self._keys = _reader(keys)
 
-    def events(self, place: Place, span: Span, piece: Piece, rows: Sequence[Row]) -> list[Event]:
-        """Events of a piece of the range; each has the place after it."""
+    def events(self, place: FeedPosition, span: Span, piece: RangePiece, rows: Sequence[Row]) -> list[Event]:
+        """The events of a piece of the range, each with the position after it."""
         if len(place) == 1 and len({row[0] for row in rows}) == len(rows):
             return self._plain(rows)
-        # Those of one LSN by their EPKs, which is how a place tells them apart.
+        # Changes with the same LSN are ordered by EPK, which is how a position distinguishes them.
         ordered = sorted(rows, key=lambda row: (row[0], row[3]))
-        places = places_after(place, span, piece, [(row[0], row[3]) for row in ordered])
+        places = positions_after(place, span, piece, [(row[0], row[3]) for row in ordered])
         return [_placed(event, after) for event, after in zip(self._plain(ordered), places, strict=True)]
 
     def of_lines(self, found: Lines) -> list[Event]:
-        """Events of latest versions."""
+        """The events of latest versions."""
         if not found.lsns:
             return []
         keys = self._keys(found.bodies)
@@ -58,9 +58,9 @@ class Teller:
         return [Event(body, key, None, row[0], row[1]) for row, body, key in zip(rows, bodies, keys, strict=True)]
 
 
-def _placed(event: Event, after: Place) -> Event:
+def _placed(event: Event, after: FeedPosition) -> Event:
     return Event(
-        event.body, event.key, None, event.sequence if len(after) == 1 else None, event.enqueued_us, text_of(after)
+        event.body, event.key, None, event.sequence if len(after) == 1 else None, event.enqueued_us, to_text(after)
     )
 
 
@@ -78,7 +78,7 @@ def _reader(keys: KeyPaths) -> KeysReader:
 
 
 def _quick_reader(name: str) -> KeysReader:
-    """Passes over all properties but one; for the usual key, which is one at the top."""
+    """Skips all properties but one. For the usual key, a top-level property."""
     document: Any = msgspec.defstruct("Document", [("key", Any, MISSING)], rename={"key": name}, gc=False)
     decode = msgspec.json.Decoder(document).decode_lines
     return lambda lines: [key if isinstance(key := one.key, str) else _text(key) for one in decode(lines)]
@@ -89,5 +89,5 @@ def _listed(parts: tuple[KeyPart, ...]) -> str:
 
 
 def _text(part: KeyPart) -> str | None:
-    """As it is; what is no text is JSON."""
+    """Text stays as it is; anything else becomes JSON."""
     return part if isinstance(part, str) else None if part is MISSING else msgspec.json.encode(part).decode()

@@ -1,8 +1,9 @@
-"""Places in the feed of a container's range: an LSN, or one for each of its parts.
+"""Positions in the change feed of a container's range: one LSN, or one for each of its parts.
 
-A range that was merged has the logs of its parents in it, each with LSNs of its own. So a place may consist of parts:
-where each begins in the space of EPKs, and after which LSN it is gone on with. Parts become one as they are read. After
-a merge two changes may also have the same LSN, with EPKs of different parents: the place between them has two parts.
+A merged range contains the logs of its parents, each with its own LSNs. So a position may consist of parts: where each
+part begins in the space of EPKs (effective partition keys), and the LSN after which reading continues there. Parts are
+merged as they are read. After a merge, two changes may also have the same LSN and EPKs of different parents: the
+position between them has two parts.
 """
 
 from __future__ import annotations
@@ -17,102 +18,109 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 Span: TypeAlias = tuple[str, str]
-"""From one EPK to before another."""
+"""From one EPK, inclusive, to another, exclusive."""
 
 
-class Part(NamedTuple):
+class PositionPart(NamedTuple):
     low: str
-    """Where it begins; it goes up to the next one. The first begins where its range does, whatever is written here."""
+    """Where the part begins; it ends where the next begins. The first part begins with its range in any case."""
     lsn: int
 
 
-Place: TypeAlias = tuple[Part, ...]
+FeedPosition: TypeAlias = tuple[PositionPart, ...]
 
 
-class Piece(NamedTuple):
-    """A part with both its ends."""
+class RangePiece(NamedTuple):
+    """A part with both of its bounds."""
 
     low: str
     high: str
     lsn: int
 
 
-def place_of(position: Position) -> Place:
+def parse_position(position: Position) -> FeedPosition:
     try:
         if position.sequence is not None and "," not in position.offset:
-            return (Part(EPK_MIN, max(0, position.sequence)),)
+            return (PositionPart(EPK_MIN, max(0, position.sequence)),)
         first, *rest = position.offset.split(",")
         cuts = [text.partition("@") for text in rest]
-        return (Part(EPK_MIN, max(0, int(first))), *(Part(low, int(lsn)) for lsn, _, low in cuts))
+        return (PositionPart(EPK_MIN, max(0, int(first))), *(PositionPart(low, int(lsn)) for lsn, _, low in cuts))
     except ValueError:
         raise PositionOutOfRange(
-            f"The offset {position.offset!r:.100} is none of a container's, which are LSNs. Was it another source's?"
+            f"{position.offset!r:.100} is not an offset of a container (expected LSNs). Was it stored by another"
+            " source?"
         ) from None
 
 
-def position_of(place: Place) -> Position:
-    """All of the range up to its sequence is passed, and of some parts more."""
-    return Position(text_of(place), min(part.lsn for part in place))
+def to_position(place: FeedPosition) -> Position:
+    """Its sequence is the lowest LSN of all parts: everything up to it has been read, in some parts more."""
+    return Position(to_text(place), min(part.lsn for part in place))
 
 
-def text_of(place: Place) -> str:
-    """`8`, or `8,3@1FFF`: after LSN 8, but from the EPK 1FFF on after LSN 3."""
+def to_text(place: FeedPosition) -> str:
+    """`8` is after LSN 8. `8,3@1FFF` is after LSN 8 below the EPK 1FFF, and after LSN 3 from there on."""
     return ",".join([str(place[0].lsn), *(f"{part.lsn}@{part.low}" for part in place[1:])])
 
 
-def joined(parts: Iterable[Part]) -> Place:
-    """Neighbours with the same LSN are one."""
-    found: list[Part] = []
+def merge_equal(parts: Iterable[PositionPart]) -> FeedPosition:
+    """Merges neighbours with the same LSN."""
+    found: list[PositionPart] = []
     for part in parts:
         if not found or found[-1].lsn != part.lsn:
             found.append(part)
-    return Part(EPK_MIN, found[0].lsn), *found[1:]
+    return PositionPart(EPK_MIN, found[0].lsn), *found[1:]
 
 
-def pieces(place: Place, span: Span) -> list[Piece]:
-    """The parts of a place in a part of the space."""
+def pieces(place: FeedPosition, span: Span) -> list[RangePiece]:
+    """The parts of a position, cut to a span."""
     ends = [part.low for part in place[1:]] + [EPK_MAX]
-    cut = (Piece(max(part.low, span[0]), min(end, span[1]), part.lsn) for part, end in zip(place, ends, strict=True))
+    cut = (
+        RangePiece(max(part.low, span[0]), min(end, span[1]), part.lsn) for part, end in zip(place, ends, strict=True)
+    )
     return [piece for piece in cut if piece.low < piece.high]
 
 
-def raised(place: Place, span: Span, piece: Piece) -> Place:
-    """The place, once a piece of the range was passed up to an LSN."""
+def advance(place: FeedPosition, span: Span, piece: RangePiece) -> FeedPosition:
+    """The position after a piece of the range was read up to its LSN."""
     return _furthest(span, [*pieces(place, span), piece])
 
 
-def child_place(span: Span, parents: Iterable[tuple[Span, Place]]) -> Place:
-    """Where a child begins: everywhere after where the youngest of those before it was; the oldest come first. An older
-    one may be further, where somebody has rewound its child."""
-    told: list[Piece] = []
+def child_position(span: Span, parents: Iterable[tuple[Span, FeedPosition]]) -> FeedPosition:
+    """Where a child starts. `parents` are ordered from the oldest ancestor to the youngest, and the youngest counts: an
+    older one may be ahead of it, if its child was rewound."""
+    known: list[RangePiece] = []
     for parent, place in parents:
-        told = [*_beside(told, parent), *pieces(place, parent)]
-    return _furthest(span, [Piece(*span, 0), *told])
+        known = [*_beside(known, parent), *pieces(place, parent)]
+    return _furthest(span, [RangePiece(*span, 0), *known])
 
 
-def _beside(told: Iterable[Piece], span: Span) -> list[Piece]:
-    cut = [(Piece(low, min(high, span[0]), lsn), Piece(max(low, span[1]), high, lsn)) for low, high, lsn in told]
+def _beside(known: Iterable[RangePiece], span: Span) -> list[RangePiece]:
+    cut = [
+        (RangePiece(low, min(high, span[0]), lsn), RangePiece(max(low, span[1]), high, lsn)) for low, high, lsn in known
+    ]
     return [piece for pair in cut for piece in pair if piece.low < piece.high]
 
 
-def _furthest(span: Span, told: Sequence[Piece]) -> Place:
-    inside = [one for one in told if one.low < span[1] and span[0] < one.high]
+def _furthest(span: Span, known: Sequence[RangePiece]) -> FeedPosition:
+    inside = [one for one in known if one.low < span[1] and span[0] < one.high]
     cuts = sorted({max(one.low, span[0]) for one in inside} | {one.high for one in inside if one.high < span[1]})
-    return joined(Part(cut, max(one.lsn for one in inside if one.low <= cut < one.high)) for cut in cuts)
+    return merge_equal(PositionPart(cut, max(one.lsn for one in inside if one.low <= cut < one.high)) for cut in cuts)
 
 
-def lowest(place: Place, span: Span) -> tuple[Piece, int | None]:
-    """What is to be read next: the piece that is furthest behind; and up to which LSN, None is without end."""
+def next_piece(place: FeedPosition, span: Span) -> tuple[RangePiece, int | None]:
+    """What to read next: the piece that is furthest behind, and up to which LSN (None: to the end)."""
     found = min(pieces(place, span), key=lambda piece: piece.lsn)
     above = [part.lsn for part in place if part.lsn > found.lsn]
     return found, min(above) if above else None
 
 
-def places_after(place: Place, span: Span, piece: Piece, changes: Sequence[tuple[int, str]]) -> Iterator[Place]:
-    """The place after each of these changes of a piece, of which LSN and EPK are told, in the order of both."""
+def positions_after(
+    place: FeedPosition, span: Span, piece: RangePiece, changes: Sequence[tuple[int, str]]
+) -> Iterator[FeedPosition]:
+    """The position after each of these changes of a piece, given as (LSN, EPK), in that order."""
     for number, (lsn, epk) in enumerate(changes):
         is_twin = number + 1 < len(changes) and changes[number + 1][0] == lsn
-        before = raised(place, span, Piece(piece.low, piece.high, lsn - 1))
-        # Nothing lies between a text and the same with a zero behind it.
+        before = advance(place, span, RangePiece(piece.low, piece.high, lsn - 1))
+        # No EPK lies between a text and the same text followed by a zero.
         high = epk + "0" if is_twin else piece.high
-        yield raised(before, span, Piece(piece.low, high, lsn))
+        yield advance(before, span, RangePiece(piece.low, high, lsn))

@@ -1,7 +1,7 @@
-"""A reader of one range of an embedded container: it waits for the bell, and looks for changes when that has rung.
+"""Reads one range of an embedded container: it waits for the bell to ring, then fetches changes.
 
-One that has nothing to do looks every `poll_s`, for the writer that was killed between its commit and its ring, and for
-documents whose time has come.
+An idle reader fetches every `poll_s` all the same: a writer may have been killed between its commit and its ring, and
+documents expire without a ring.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from evenflow.embedded.container.keys import EPK_MIN
 from evenflow.embedded.container.opened import slot_of
 from evenflow.errors import RangeGone, SourceUnavailable
 from evenflow.model import Batch, Partition
-from evenflow.sources.container.positions import Part, Piece, lowest, place_of, position_of, raised
-from evenflow.sources.waiting import Waiting
+from evenflow.sources.container.positions import (
+    PositionPart,
+    RangePiece,
+    advance,
+    next_piece,
+    parse_position,
+    to_position,
+)
+from evenflow.sources.waiting import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,44 +32,44 @@ if TYPE_CHECKING:
     from evenflow.embedded.container.feed import Mode, Rows
     from evenflow.embedded.container.opened import OpenContainer
     from evenflow.model import Event, PartitionId, Position
-    from evenflow.sources.container.codec import Teller
-    from evenflow.sources.container.positions import Place, Span
+    from evenflow.sources.container.codec import ContainerCodec
+    from evenflow.sources.container.positions import FeedPosition, Span
 
-LOOK_CHANGES = 2_000
-"""What a look brings at least, if it is there and not too large: who reads few at a time shares its cost."""
+FETCH_CHANGES = 2_000
+"""A fetch asks for at least this many changes, if they are small: it spreads its cost over several small reads."""
 FIRST_CHANGES = 100
-"""While nobody knows how large they are."""
+"""The first fetch asks for this many, while the size of the changes is unknown."""
 
 
-class Look(NamedTuple):
-    """What a look at the range found."""
+class RangeFetch(NamedTuple):
+    """The result of one fetch."""
 
     events: Sequence[Event] = ()
-    place: Place = ()
-    """After all of them, and after what was passed without an event."""
+    place: FeedPosition = ()
+    """After these events, and after changes that are not events."""
     is_last: bool = True
     children: tuple[Partition, ...] | None = None
-    """The range is gone, and these go on."""
+    """Not None if the range was split or merged: these ranges continue it."""
 
 
-class Range(NamedTuple):
-    """Which range of which making of a container is read, and how."""
+class RangeContext(NamedTuple):
+    """Which range of an opened container is read, and how."""
 
     opened: OpenContainer
     id: PartitionId
     span: Span
     mode: Mode
-    teller: Teller
+    codec: ContainerCodec
     poll_s: float
     threads: ThreadPoolExecutor
 
 
 class ContainerReader:
-    """A look runs on a thread, and is kept until a read takes it: so a read may be cancelled at any time."""
+    """A fetch runs on a thread, and its result is kept until a read takes it: a read may be cancelled at any time."""
 
-    def __init__(self, range: Range, after: Position) -> None:
+    def __init__(self, range: RangeContext, after: Position) -> None:
         self._range = range
-        self._place = place_of(after)
+        self._place = parse_position(after)
         self._resume = after
         self._events: Sequence[Event] = ()
         self._sizes: list[int] = []
@@ -70,83 +77,83 @@ class ContainerReader:
         self._change_bytes = 0.0
         self._children: tuple[Partition, ...] | None = None
         self._loop = asyncio.get_running_loop()
-        self._looking: asyncio.Future[Look] | None = None
-        self._looked_s = 0.0
-        # The bell's value from before the last look, if that look took all there was; None asks for a look.
-        self._heard: int | None = None
-        self._waiting = Waiting()
+        self._fetching: asyncio.Future[RangeFetch] | None = None
+        self._fetched_s = 0.0
+        # The bell's value before the last fetch, if that fetch reached the end; None requests a fetch.
+        self._bell_value: int | None = None
+        self._waiter = Waiter()
         self._slot = slot_of(int(range.id))
         range.opened.bell.grow(self._slot + 1)
-        self._end_watch = range.opened.bell.watch(self._waiting.wake, self._slot)
+        self._end_watch = range.opened.bell.watch(self._waiter.wake, self._slot)
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         deadline_s = self._loop.time() + max_wait_s
         while self._at == len(self._events):
             if self._children is not None:
                 return Batch([], self._resume, 0, self._children)
-            if self._looking is not None or self._must_look():
-                await self._look(max_events, max_bytes)
+            if self._fetching is not None or self._must_fetch():
+                await self._fetch(max_events, max_bytes)
             elif self._loop.time() >= deadline_s:
                 return Batch((), self._resume)
             else:
-                await self._waiting.until(min(deadline_s, self._looked_s + self._range.poll_s))
+                await self._waiter.until(min(deadline_s, self._fetched_s + self._range.poll_s))
         return self._taken(max_events, max_bytes)
 
     async def aclose(self) -> None:
         self._end_watch()
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
-            self._looking.exception()
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching])
+            self._fetching.exception()
 
-    def _must_look(self) -> bool:
+    def _must_fetch(self) -> bool:
         bell = self._range.opened.bell
         if bell.gone():
             raise SourceUnavailable(
-                f"The container at {self._range.opened.folder} was deleted, or made again, while it was read. Open it"
-                " again."
+                f"The container at {self._range.opened.folder} was deleted or recreated while it was being read. Open"
+                " it again."
             )
-        late = self._loop.time() - self._looked_s >= self._range.poll_s
-        return self._heard is None or late or bell.value(self._slot) != self._heard
+        late = self._loop.time() - self._fetched_s >= self._range.poll_s
+        return self._bell_value is None or late or bell.value(self._slot) != self._bell_value
 
-    async def _look(self, max_events: int, max_bytes: int) -> None:
-        if self._looking is None:
-            self._looking = self._begun(self._look_changes(max_events, max_bytes), max_bytes)
-        await asyncio.wait([self._looking])
-        looking, self._looking = self._looking, None
-        heard, self._heard = self._heard, None
-        look = looking.result()
-        if look.is_last:
-            self._heard = heard
-        self._take_in(look)
+    async def _fetch(self, max_events: int, max_bytes: int) -> None:
+        if self._fetching is None:
+            self._fetching = self._begun(self._fetch_changes(max_events, max_bytes), max_bytes)
+        await asyncio.wait([self._fetching])
+        fetching, self._fetching = self._fetching, None
+        bell_value, self._bell_value = self._bell_value, None
+        fetched = fetching.result()
+        if fetched.is_last:
+            self._bell_value = bell_value
+        self._take_in(fetched)
 
-    def _look_changes(self, max_events: int, max_bytes: int) -> int:
+    def _fetch_changes(self, max_events: int, max_bytes: int) -> int:
         if not self._change_bytes:
             return FIRST_CHANGES
-        return min(max(max_events, LOOK_CHANGES), int(max_bytes // self._change_bytes) + 1)
+        return min(max(max_events, FETCH_CHANGES), int(max_bytes // self._change_bytes) + 1)
 
-    def _begun(self, max_events: int, max_bytes: int) -> asyncio.Future[Look]:
-        self._looked_s = self._loop.time()
+    def _begun(self, max_events: int, max_bytes: int) -> asyncio.Future[RangeFetch]:
+        self._fetched_s = self._loop.time()
         try:
-            # Before the look: a ring during it then asks for another.
-            heard = self._range.opened.bell.value(self._slot)
-            looking = self._loop.run_in_executor(
-                self._range.threads, looked, self._range, self._place, max_events, max_bytes
+            # Taken before the fetch, so that a ring during the fetch causes another.
+            bell_value = self._range.opened.bell.value(self._slot)
+            fetching = self._loop.run_in_executor(
+                self._range.threads, fetch, self._range, self._place, max_events, max_bytes
             )
         except (RuntimeError, OSError) as error:
-            raise SourceUnavailable("The source of this reader was closed. Open another.") from error
-        self._heard = heard
-        return looking
+            raise SourceUnavailable("The source of this reader was closed. Open a new one.") from error
+        self._bell_value = bell_value
+        return fetching
 
-    def _take_in(self, look: Look) -> None:
-        if look.children is not None:
-            self._children = look.children
+    def _take_in(self, fetched: RangeFetch) -> None:
+        if fetched.children is not None:
+            self._children = fetched.children
             return
-        self._events, self._at, self._place = look.events, 0, look.place
-        self._sizes = [len(event.body) for event in look.events]
-        if look.events:
+        self._events, self._at, self._place = fetched.events, 0, fetched.place
+        self._sizes = [len(event.body) for event in fetched.events]
+        if fetched.events:
             self._change_bytes = max(1.0, sum(self._sizes) / len(self._sizes))
         else:
-            self._resume = position_of(look.place)
+            self._resume = to_position(fetched.place)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         found = self._events[self._at : self._at + max_events]
@@ -157,13 +164,13 @@ class ContainerReader:
             size_bytes -= sizes[count]
         found = found[:count]
         self._at += count
-        self._resume = position_of(self._place) if self._at == len(self._events) else found[-1].position
+        self._resume = to_position(self._place) if self._at == len(self._events) else found[-1].position
         return Batch(found, self._resume, size_bytes)
 
 
-def looked(range: Range, place: Place, max_events: int, max_bytes: int) -> Look:
-    """The next changes after a place: those of the part that is furthest behind, up to where the next one is."""
-    piece, ceiling = lowest(place, range.span)
+def fetch(range: RangeContext, place: FeedPosition, max_events: int, max_bytes: int) -> RangeFetch:
+    """The next changes after a position: those of the part that is furthest behind, up to the LSN of the next part."""
+    piece, ceiling = next_piece(place, range.span)
     ask = Ask(
         range=range.id,
         after=piece.lsn,
@@ -175,23 +182,27 @@ def looked(range: Range, place: Place, max_events: int, max_bytes: int) -> Look:
     try:
         lines = lines_of(range.opened, ask) if range.mode == "latest" and len(place) == 1 else None
         if lines is not None:
-            return Look(range.teller.of_lines(lines), (Part(EPK_MIN, lines.after),), lines.after >= lines.lsn)
+            return RangeFetch(
+                range.codec.of_lines(lines), (PositionPart(EPK_MIN, lines.after),), lines.after >= lines.lsn
+            )
         found = rows_of(range.opened, ask)
     except RangeGone:
-        return Look(children=children_of(range.opened, range.id))
-    return _told(range, place, piece, found, ceiling)
+        return RangeFetch(children=children_of(range.opened, range.id))
+    return _fetch_result(range, place, piece, found, ceiling)
 
 
-def _told(range: Range, place: Place, piece: Piece, found: Rows, ceiling: int | None) -> Look:
+def _fetch_result(
+    range: RangeContext, place: FeedPosition, piece: RangePiece, found: Rows, ceiling: int | None
+) -> RangeFetch:
     rows, to = found.rows, found.after
     if ceiling is not None:
         rows, to = [row for row in rows if row[0] <= ceiling], min(to, ceiling)
-    events = range.teller.events(place, range.span, piece, rows)
-    after = raised(place, range.span, Piece(piece.low, piece.high, to))
-    return Look(events, after, is_last=ceiling is None and to >= found.lsn)
+    events = range.codec.events(place, range.span, piece, rows)
+    after = advance(place, range.span, RangePiece(piece.low, piece.high, to))
+    return RangeFetch(events, after, is_last=ceiling is None and to >= found.lsn)
 
 
 def children_of(opened: OpenContainer, range: PartitionId) -> tuple[Partition, ...]:
-    """Those that are there now and came from this one."""
+    """The existing ranges that came from this one."""
     with opened.reading() as connection:
         return tuple(Partition(one.id, one.parents) for one in ranges_in(connection) if range in one.parents)

@@ -1,6 +1,6 @@
-"""The change feed of an embedded container as a source: a range is a partition, and vanishes when it splits or merges.
+"""The change feed of an embedded container as a source: a range is a partition. A split or merge removes a range.
 
-SQLite is used on threads only, in short transactions.
+SQLite is accessed on threads only, in short transactions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from evenflow.embedded.container.feed import Ask
 from evenflow.embedded.container.following import check_place, checked_mode, ends_of, first_of, spans_of, starts_of
 from evenflow.errors import EvenflowError, Misconfigured, RangeGone
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
-from evenflow.sources.container.codec import Teller
-from evenflow.sources.container.positions import Part, child_place, joined, pieces, place_of, position_of
-from evenflow.sources.container.reader import ContainerReader, Range
+from evenflow.sources.container.codec import ContainerCodec
+from evenflow.sources.container.positions import (
+    PositionPart,
+    child_position,
+    merge_equal,
+    parse_position,
+    pieces,
+    to_position,
+)
+from evenflow.sources.container.reader import ContainerReader, RangeContext
 from evenflow.sources.documents import document_id
 
 if TYPE_CHECKING:
@@ -34,21 +41,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NAMESPACE = "container"
-"""Apart from hubs: one of each may have the same name."""
+"""Not the namespace of hubs: a hub and a container may have the same name."""
 POLL_S = 1.0
 READING_THREADS = 1
-"""Rows take the interpreter, one by one: several threads only take it from each other."""
+"""Converting rows holds the interpreter lock, so more threads would only compete for it."""
 
 
 def from_url(url: str) -> ContainerSource:
     """`container:PATH`, with the path as it would be given to `Container`; and `?mode=all&poll_s=1` behind it."""
     path, _, query = url.removeprefix("container:").partition("?")
     if not path:
-        raise Misconfigured("The URL container: names no folder; write for instance container:data/orders.")
+        raise Misconfigured(
+            "The URL container: names no folder; write container:FOLDER, such as container:data/orders."
+        )
     given = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(given.keys() - {"mode", "poll_s"})
     if unknown or (query and not given):
-        raise Misconfigured(f"container: knows the options mode and poll_s, not {', '.join(unknown) or query}.")
+        raise Misconfigured(
+            f"Unknown option in a container: URL: {', '.join(unknown) or query}. Its options are mode and poll_s."
+        )
     try:
         poll_s = float(given.get("poll_s", POLL_S))
     except ValueError:
@@ -57,14 +68,14 @@ def from_url(url: str) -> ContainerSource:
 
 
 class ContainerSource:
-    """Reads a container. It closes it only if it opened it."""
+    """Closes the container only if it opened it."""
 
     def __init__(
         self, container: Container | str | os.PathLike[str], *, mode: str = "latest", poll_s: float = POLL_S
     ) -> None:
-        """`mode` is "latest" (of each document the latest version) or "all" (all versions and deletes).
+        """`mode` is "latest" (the latest version of each document) or "all" (all versions and deletes).
 
-        Changes are told at once; every `poll_s` it is looked for those of which nobody has told.
+        Writers wake readers at once. Every `poll_s`, readers also check for changes without a wake-up.
         """
         if not 0 < poll_s < inf:
             raise Misconfigured(f"poll_s={poll_s!r}: give a number of seconds above 0.")
@@ -98,28 +109,28 @@ class ContainerSource:
             await self._on_thread(lambda: self._check(opened, partition, start))
             return start
         if start not in ("earliest", "latest") and not isinstance(start, datetime):
-            raise Misconfigured(f'A start is "earliest", "latest", a time or a position, not {start!r}.')
+            raise Misconfigured(f'start={start!r} is invalid: give "earliest", "latest", a time or a position.')
         wanted = _microseconds(start) if isinstance(start, datetime) else start
         parts = await self._on_thread(lambda: starts_of(opened, partition, self.mode, wanted))  # type: ignore[arg-type]
-        return position_of(joined(Part(*part) for part in parts))
+        return to_position(merge_equal(PositionPart(*part) for part in parts))
 
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         opened = self.container.opened()
         span = await self._on_thread(lambda: self._check(opened, partition, after))
-        teller = Teller(opened.facts.keys, self.mode)
-        range = Range(opened, partition, span, self.mode, teller, self._poll_s, self._threads)
+        codec = ContainerCodec(opened.facts.keys, self.mode)
+        range = RangeContext(opened, partition, span, self.mode, codec, self._poll_s, self._threads)
         return ContainerReader(range, after)
 
     async def child_start(self, child: PartitionId, after: Mapping[PartitionId, Position]) -> Position:
         opened = self.container.opened()
-        # The ids of ranges grow. Who was never checkpointed says nothing.
+        # Ids of ranges only grow, so this is the order of age. A parent that was never checkpointed does not count.
         known = [parent for parent in sorted(after, key=int) if after[parent] != BEGINNING]
         span, *spans = await self._on_thread(lambda: spans_of(opened, [child, *known]))
-        parents = zip(spans, (place_of(after[parent]) for parent in known), strict=True)
-        return position_of(child_place(span, parents))
+        parents = zip(spans, (parse_position(after[parent]) for parent in known), strict=True)
+        return to_position(child_position(span, parents))
 
     def sequences(self, position: Position) -> Sequence[int]:
-        return [part.lsn for part in place_of(position)]
+        return [part.lsn for part in parse_position(position)]
 
     def name_of(self, event: Event) -> str:
         return document_id(event.body)
@@ -144,10 +155,10 @@ class ContainerSource:
             self.container.close()
 
     def _check(self, opened: OpenContainer, partition: PartitionId, after: Position) -> tuple[str, str]:
-        """Where the range is. One that is gone may be opened anywhere: its reader says so."""
+        """The span of the range. A range that was split or merged may be opened anywhere: its reader reports it."""
         (span,) = spans_of(opened, [partition])
         try:
-            check_place(opened, partition, self.mode, pieces(place_of(after), span))
+            check_place(opened, partition, self.mode, pieces(parse_position(after), span))
         except RangeGone:
             pass
         return span
@@ -160,26 +171,26 @@ def _bounds(opened: OpenContainer, partition: PartitionId, mode: Mode) -> Bounds
     try:
         ends = ends_of(opened, partition, mode)
     except EvenflowError:
-        # Unknown is allowed here; whoever reads that range is told why.
+        # Bounds may be unknown. The reader of that range gets the error.
         return Bounds()
     oldest = None if ends.oldest is None else _position(ends.oldest)
     if ends.newest is not None:
         return Bounds(oldest, _position(ends.newest), _moment(ends.newest_us))
-    # Nothing is removed from the latest versions: there is nothing, and nothing is missed.
+    # Latest versions are never removed by retention, so an empty feed has missed nothing.
     return Bounds(oldest, _position(ends.lsn) if mode == "all" and ends.lsn else BEGINNING)
 
 
 def _waiting_us(opened: OpenContainer, partition: PartitionId, mode: Mode, after: Position) -> int | None:
-    """Of all parts that come next, the oldest."""
+    """The oldest of the changes that come next in each part."""
     try:
         (span,) = spans_of(opened, [partition])
         asks = [
             Ask(range=partition, after=lsn, within=(low, high), mode=mode, max_items=1, max_bytes=1)
-            for low, high, lsn in pieces(place_of(after), span)
+            for low, high, lsn in pieces(parse_position(after), span)
         ]
         found = [first for first in (first_of(opened, ask) for ask in asks) if first is not None]
     except EvenflowError:
-        return None  # as for bounds
+        return None  # unknown, as in _bounds
     return min((time_us for _, time_us in found), default=None)
 
 

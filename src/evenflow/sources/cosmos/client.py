@@ -1,8 +1,8 @@
-"""What is asked of Cosmos DB about a feed: which ranges there are, and a page of a range's changes.
+"""The two requests to Cosmos DB that a feed needs: list the ranges, and read a page of a range's changes.
 
-The official client's own change feed goes on by itself in the children of a range, and reads JSON into objects. Here a
-page is one request, of one range, whose answer is taken as it came. What is used for that of the client's inside is in
-this file: `QueryFeed` and `_ReadPartitionKeyRanges` of its connection. A test names them.
+The official client's own change feed silently continues in the children of a range, and parses JSON into objects. Here
+a page is one request for one range, and its body is kept as it came. Only this file uses the client's internals:
+`QueryFeed` and `_ReadPartitionKeyRanges` of its connection. A test checks that they exist.
 """
 
 from __future__ import annotations
@@ -22,102 +22,102 @@ if TYPE_CHECKING:
     from evenflow.drivers.cosmos.positions import Span
 
 NOW = -1
-"""In place of an LSN: only what comes from now on."""
-PATIENCE_S = 30.0
-"""How long the service may say that it cannot do it now before somebody is told."""
+"""In place of an LSN: only changes from now on."""
+RETRY_S = 30.0
+"""How long a request is retried while the service is temporarily unable to answer, before that is an error."""
 
 FEEDS = {False: "Incremental Feed", True: "Full-Fidelity Feed"}
-"""What the service, and leases, call the feed: without all versions and deletes, and with them."""
+"""The service's name of the feed, also used in leases, by whether it has all versions and deletes."""
 _WIRE_FORMAT = "2021-09-15"
 
 
-class Ask(NamedTuple):
-    """A page that somebody wants."""
+class PageRequest(NamedTuple):
+    """Which page to read."""
 
     range: Range
     after: int
-    """The LSN to go on after, or NOW."""
+    """The LSN to continue after, or NOW."""
     within: Span
     max_items: int
     whole: bool
     """All versions and deletes."""
     rid: str
-    """The container is this one; another one of the same name is refused."""
+    """The container's id; the service refuses a recreated container of the same name."""
     since: datetime | None = None
-    """Nothing that was changed before; in a range that was merged that is not all up to an LSN."""
+    """Skips earlier changes. In a merged range, these are not simply all changes up to some LSN."""
 
 
-class Page(NamedTuple):
+class FeedPage(NamedTuple):
     body: bytes
-    """The answer; empty when there is nothing new."""
+    """The answer; empty if there is no new change."""
     after: int | None
-    """The LSN to go on after."""
+    """The LSN to continue after."""
     end: int | None
-    """The last one of the range, at the same moment."""
+    """The last LSN of the range at that moment."""
 
 
 async def read_ranges(link: Link) -> list[Range]:
-    """Those that can be read now, in the order of their ids."""
+    """The ranges that can be read now, ordered by id."""
 
     async def listed(container: Any, watched: dict[str, Any]) -> list[dict[str, Any]]:
         pages = container.client_connection._ReadPartitionKeyRanges(container.container_link, {}, **watched)
         return [one async for one in pages]
 
     try:
-        found = [_range(one) for one in await link.ask_patiently("read ranges", listed, PATIENCE_S)]
+        found = [_range(one) for one in await link.ask_patiently("read ranges", listed, RETRY_S)]
     except DocumentMissing as error:
         raise link.no_container() from error
-    # While a split completes, both it and its children may be listed.
+    # While a split completes, both the range and its children may be listed.
     gone = {name for one in found for name in one.parents}
     return sorted((one for one in found if one.id not in gone), key=lambda one: int(one.id))
 
 
-def _range(told: Mapping[str, Any]) -> Range:
-    return Range(told["id"], (told["minInclusive"], told["maxExclusive"]), tuple(told.get("parents") or ()))
+def _range(answer: Mapping[str, Any]) -> Range:
+    return Range(answer["id"], (answer["minInclusive"], answer["maxExclusive"]), tuple(answer.get("parents") or ()))
 
 
-async def read_page(link: Link, ask: Ask) -> Page:
-    """One request, again in place while the service says that it cannot do it now.
+async def read_page(link: Link, request: PageRequest) -> FeedPage:
+    """One request, retried while the service is temporarily unable to answer.
 
-    `RangeGone` when the range was split or merged, `HubReplaced` when it is another container's, `BadRequest` when the
-    service does not go on from there.
+    Raises `RangeGone` when the range was split or merged, `HubReplaced` when the container was recreated, `BadRequest`
+    when the service cannot continue from there.
     """
-    taken = _Taken()
+    taken = _ResponseCapture()
 
     async def one_page(container: Any, watched: dict[str, Any]) -> None:
-        hooks = {"raw_response_hook": taken.after(watched["raw_response_hook"]), "headers": _headers(ask)}
+        hooks = {"raw_response_hook": taken.after(watched["raw_response_hook"]), "headers": _headers(request)}
         path = f"/{quote(container.container_link)}/docs/"
-        # The client would go on with another container of the same name; the headers above see to it that it cannot.
-        options = {"maxItemCount": ask.max_items, "containerRID": ask.rid}
+        # The client would continue with a recreated container of the same name; the headers prevent that.
+        options = {"maxItemCount": request.max_items, "containerRID": request.rid}
         await container.client_connection.QueryFeed(
-            path, container.container_link, None, options, ask.range.id, **hooks
+            path, container.container_link, None, options, request.range.id, **hooks
         )
 
     try:
-        await link.ask_patiently("read feed", one_page, PATIENCE_S)
+        await link.ask_patiently("read feed", one_page, RETRY_S)
     except DocumentMissing as error:
         raise link.no_container() from error
-    return Page(taken.body, _number(taken.headers.get("etag")), _session_lsn(taken.headers))
+    return FeedPage(taken.body, _number(taken.headers.get("etag")), _session_lsn(taken.headers))
 
 
-def _headers(ask: Ask) -> dict[str, str]:
-    headers = {"A-IM": FEEDS[ask.whole], "x-ms-cosmos-intended-collection-rid": ask.rid}
-    if ask.whole:
+def _headers(request: PageRequest) -> dict[str, str]:
+    headers = {"A-IM": FEEDS[request.whole], "x-ms-cosmos-intended-collection-rid": request.rid}
+    if request.whole:
         headers["x-ms-cosmos-changefeed-wire-format-version"] = _WIRE_FORMAT
-    if ask.within != ask.range.span:
+    if request.within != request.range.span:
         headers["x-ms-read-key-type"] = "EffectivePartitionKeyRange"
-        headers["x-ms-start-epk"], headers["x-ms-end-epk"] = ask.within
-    if ask.since is not None:
-        headers["If-Modified-Since"] = format_datetime(ask.since.astimezone(UTC), usegmt=True)
-    if ask.after == NOW:
+        headers["x-ms-start-epk"], headers["x-ms-end-epk"] = request.within
+    if request.since is not None:
+        headers["If-Modified-Since"] = format_datetime(request.since.astimezone(UTC), usegmt=True)
+    if request.after == NOW:
         headers["If-None-Match"] = "*"
-    elif ask.after or (ask.whole and ask.since is None):
-        headers["If-None-Match"] = f'"{ask.after}"'
+    elif request.after or (request.whole and request.since is None):
+        headers["If-None-Match"] = f'"{request.after}"'
     return headers
 
 
-class _Taken:
-    """Takes the answer on its way to the client, which is left with its headers."""
+class _ResponseCapture:
+    """Captures the response body before the client parses it; the client gets the headers only."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -131,12 +131,12 @@ class _Taken:
             self.body = b""
             if answer.status_code == 200:
                 self.body = answer.body()
-                response.http_response = _Emptied(answer)
+                response.http_response = _EmptyResponse(answer)
 
         return take
 
 
-class _Emptied:
+class _EmptyResponse:
     def __init__(self, answer: Any) -> None:
         self._answer = answer
 
@@ -153,6 +153,6 @@ def _number(etag: str | None) -> int | None:
 
 
 def _session_lsn(headers: Mapping[str, str]) -> int | None:
-    """Of `RANGE:VERSION#LSN#...`, or of `RANGE:LSN` as it was once written."""
+    """The LSN in `RANGE:VERSION#LSN#...`, or in the older form `RANGE:LSN`."""
     parts = (headers.get("x-ms-session-token") or "").rpartition(":")[2].split("#")
     return _number(parts[1] if len(parts) > 1 else parts[0])

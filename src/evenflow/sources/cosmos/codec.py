@@ -1,7 +1,7 @@
-"""Changes of a feed as events: the body is the JSON as it came, the key is the partition key, as text.
+"""Converts changes of a feed to events: the body is the unmodified JSON, the key is the partition key as text.
 
-Documents of one LSN have no order among themselves. Here they have one, by a hash of what they are, so that a place
-inside an LSN can be named, and is found again when some of them have changed since.
+The feed does not order documents of the same LSN. Here a hash of their ids and keys orders them, so that a position
+inside an LSN can be stored and found again, even if some of the documents have changed since.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class _Version(Struct):
     previous: Raw = Raw(b"null")
 
 
-class Change(NamedTuple):
-    """One change, as far as it has to be understood."""
+class FeedChange(NamedTuple):
+    """The parsed fields of a change, and its body."""
 
     lsn: int
     at_s: int
@@ -60,8 +60,8 @@ class Change(NamedTuple):
     body: bytes
 
 
-class Teller:
-    """Makes events of a container's changes, in one mode."""
+class CosmosFeedCodec:
+    """Converts a container's changes to events, in one mode."""
 
     def __init__(self, paths: Sequence[str], *, whole: bool) -> None:
         self._steps = [_steps(path) for path in paths]
@@ -69,17 +69,17 @@ class Teller:
         self._read = self._version if whole else self._document_reader()
         self._whole = whole
 
-    def changes(self, page: bytes) -> list[Change]:
+    def changes(self, page: bytes) -> list[FeedChange]:
         try:
             return [self._read(raw) for raw in _decode_page(page).documents]
         except msgspec.MsgspecError as error:
             raise Misconfigured(
-                f"The change feed is not as that of Cosmos DB: {error}. A server that is like Cosmos DB may have none;"
+                f"The answer is not a change feed of Cosmos DB: {error}. Some servers that emulate Cosmos DB have none;"
                 " `evenflow container serve` has one."
             ) from error
 
-    def events(self, changes: Sequence[Change], place: Place, piece: Piece, ceiling: Spot | None) -> list[Event]:
-        """Those after the piece's spot and up to the ceiling; each has the place after it."""
+    def events(self, changes: Sequence[FeedChange], place: Place, piece: Piece, ceiling: Spot | None) -> list[Event]:
+        """The events after the piece's position and up to the ceiling, each with the position after it."""
         is_simple = ceiling is None and len(place.pieces) == 1 and piece.spot == Spot(piece.spot.lsn)
         if not is_simple or len({change.lsn for change in changes}) < len(changes):
             return self._placed(changes, place, piece, ceiling)
@@ -88,7 +88,7 @@ class Teller:
         end = str(place).removeprefix(str(piece.spot))
         return [Event(body, key, None, lsn, at_s * MICROSECONDS, f"{lsn}{end}") for lsn, at_s, key, body in changes]
 
-    def _placed(self, changes: Sequence[Change], place: Place, piece: Piece, ceiling: Spot | None) -> list[Event]:
+    def _placed(self, changes: Sequence[FeedChange], place: Place, piece: Piece, ceiling: Spot | None) -> list[Event]:
         ordered = self._in_order(changes)
         found = []
         for number, (spot, change) in enumerate(ordered):
@@ -101,7 +101,7 @@ class Teller:
             found.append(Event(change.body, change.key, None, sequence, at_us, str(after)))
         return found
 
-    def _in_order(self, changes: Sequence[Change]) -> list[tuple[Spot, Change]]:
+    def _in_order(self, changes: Sequence[FeedChange]) -> list[tuple[Spot, FeedChange]]:
         seen: dict[tuple[int, str], int] = {}
         found = []
         for change in changes:
@@ -110,7 +110,7 @@ class Teller:
             found.append((Spot(change.lsn, f"{mark}{times:04x}"), change))
         return sorted(found, key=lambda one: one[0])
 
-    def _mark(self, change: Change) -> str:
+    def _mark(self, change: FeedChange) -> str:
         if self._whole:
             version = _decode_version(change.body)
             name = version.metadata.id or _id_in(version.current) or _id_in(version.previous)
@@ -118,35 +118,35 @@ class Teller:
             name = _id_in(change.body)
         return blake2b(f"{name}\0{change.key}".encode(), digest_size=6).hexdigest()
 
-    # --- what of a change is understood
-    def _document_reader(self) -> Callable[[Raw], Change]:
-        """For the usual key, which is one property at the top, all others are passed over in one go."""
+    # --- parsing
+    def _document_reader(self) -> Callable[[Raw], FeedChange]:
+        """Skips all properties but the needed ones if the key is a single top-level property, the usual case."""
         if len(self._steps) != 1 or len(self._steps[0]) != 1:
             return self._document
         fields: list[Any] = [("key", Any, UNSET)]
         kind = msgspec.defstruct("_Keyed", fields, bases=(_Document,), rename={"key": self._steps[0][0]})
         decode: Callable[[Raw], Any] = msgspec.json.Decoder(kind).decode
 
-        def read(raw: Raw) -> Change:
+        def read(raw: Raw) -> FeedChange:
             found = decode(raw)
             key = found.key
-            return Change(found.lsn, found.ts, key if type(key) is str else _text((key,)), bytes(raw))
+            return FeedChange(found.lsn, found.ts, key if type(key) is str else _text((key,)), bytes(raw))
 
         return read
 
-    def _document(self, raw: Raw) -> Change:
+    def _document(self, raw: Raw) -> FeedChange:
         found = _decode_document(raw)
-        return Change(found.lsn, found.ts, self._key(raw), bytes(raw))
+        return FeedChange(found.lsn, found.ts, self._key(raw), bytes(raw))
 
-    def _version(self, raw: Raw) -> Change:
+    def _version(self, raw: Raw) -> FeedChange:
         found = _decode_version(raw)
-        told = found.metadata
+        metadata = found.metadata
         key = self._key(found.current)
-        if key is None and told.partition_key:
-            key = _text(tuple(told.partition_key.values()))
+        if key is None and metadata.partition_key:
+            key = _text(tuple(metadata.partition_key.values()))
         if key is None:
             key = self._key(found.previous)
-        return Change(told.lsn, told.crts, key, bytes(raw))
+        return FeedChange(metadata.lsn, metadata.crts, key, bytes(raw))
 
     def _key_reader(self) -> Callable[[Raw], str | None]:
         def read(document: Raw) -> str | None:
@@ -168,7 +168,7 @@ def _id_in(document: bytes | Raw) -> str:
 
 
 def _steps(path: str) -> tuple[str, ...]:
-    """The names in a path of a partition key, such as /home/id. One with a slash in it is quoted."""
+    """The names in a partition key path, such as /home/id. A name with a slash in it is quoted."""
     return tuple(quoted or plain for quoted, plain in _STEP.findall(path))
 
 
@@ -181,7 +181,7 @@ def _found(document: Any, steps: tuple[str, ...]) -> Any:
 
 
 def _text(parts: tuple[Any, ...]) -> str | None:
-    """A key of one text is that text, and what is none is JSON; of several parts it is a list. None: there is none."""
+    """A single text stays as it is, another value becomes JSON, several a list. None if there is no key."""
     if all(part is UNSET for part in parts):
         return None
     if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""Reads one range of a container's feed: a page a request, and a request a poll when there is nothing new."""
+"""Reads one range of a container's feed: a request for each page, and one for each poll when there is no new change."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ if TYPE_CHECKING:
 
     from evenflow.drivers.cosmos.positions import Piece, Place, Range
     from evenflow.model import Event, Position
-    from evenflow.sources.cosmos.client import Page
-    from evenflow.sources.cosmos.feed import Feed
-    from evenflow.sources.cosmos.ranges import Ranges
+    from evenflow.sources.cosmos.client import FeedPage
+    from evenflow.sources.cosmos.feed import CosmosFeed
+    from evenflow.sources.cosmos.ranges import ContainerRanges
 
 ITEMS_LEAST = 100
-"""How many changes a page has at least, if nobody says: who reads one by one shares its cost."""
+"""The smallest page size unless max_items is set: it spreads the cost of a request over several small reads."""
 
 
-class _Look(NamedTuple):
-    """What a page brought."""
+class _FetchedPage(NamedTuple):
+    """The result of one request."""
 
     events: Sequence[Event]
     place: Place
-    """After all of them, and after what was passed without an event."""
+    """After these events, and after changes that are not events."""
     is_last: bool
 
 
 class CosmosReader:
-    """A request is a task of its own, and kept until a read takes what it brought: so a read may be cancelled."""
+    """A request is a task of its own, and its result is kept until a read takes it. So a read may be cancelled."""
 
-    def __init__(self, feed: Feed, ranges: Ranges, range: Range, after: Position) -> None:
+    def __init__(self, feed: CosmosFeed, ranges: ContainerRanges, range: Range, after: Position) -> None:
         self._feed, self._ranges, self._range = feed, ranges, range
         self._place = place_of(after).within(range)
         self._resume = after
         self._events: Sequence[Event] = ()
         self._at = 0
         self._children: tuple[Partition, ...] | None = None
-        self._asking: asyncio.Task[_Look | tuple[Partition, ...]] | None = None
+        self._fetching: asyncio.Task[_FetchedPage | tuple[Partition, ...]] | None = None
         self._next_s = 0.0
-        """When it is looked again, on the loop's clock."""
+        """The time of the next poll, on the loop's clock."""
 
-    async def look(self) -> None:
-        """The first page, so that a place from which nobody can go on is refused at once."""
+    async def read_first(self) -> None:
+        """Reads the first page, so that an invalid position is refused when the reader is opened."""
         await self._receive(ITEMS_LEAST)
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
@@ -58,7 +58,7 @@ class CosmosReader:
             if self._children is not None:
                 return Batch([], self._resume, 0, self._children)
             now_s = loop.time()
-            if self._asking is not None or now_s >= self._next_s:
+            if self._fetching is not None or now_s >= self._next_s:
                 await self._receive(max_events)
             elif now_s >= until_s:
                 return Batch([], self._resume)
@@ -67,19 +67,19 @@ class CosmosReader:
         return self._taken(max_events, max_bytes)
 
     async def aclose(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
-            if not self._asking.cancelled():
-                self._asking.exception()  # nobody wants to know any more
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
+            if not self._fetching.cancelled():
+                self._fetching.exception()  # marks the exception as retrieved
 
     async def _receive(self, max_events: int) -> None:
-        if self._asking is None:
-            self._asking = asyncio.ensure_future(self._looked(max_events))
-        await asyncio.wait([self._asking])
-        asking, self._asking = self._asking, None
-        found = asking.result()
-        if not isinstance(found, _Look):
+        if self._fetching is None:
+            self._fetching = asyncio.ensure_future(self._read_page(max_events))
+        await asyncio.wait([self._fetching])
+        fetching, self._fetching = self._fetching, None
+        found = fetching.result()
+        if not isinstance(found, _FetchedPage):
             self._children = found
             return
         self._events, self._at, self._place = found.events, 0, found.place
@@ -87,8 +87,8 @@ class CosmosReader:
         if not found.events:
             self._resume = found.place.position
 
-    async def _looked(self, max_events: int) -> _Look | tuple[Partition, ...]:
-        """A page, or the children of the range when that is gone."""
+    async def _read_page(self, max_events: int) -> _FetchedPage | tuple[Partition, ...]:
+        """A page, or the children of the range if it was split or merged."""
         piece, ceiling = self._place.next()
         items = self._feed.max_items or min(ITEMS_MOST, max(ITEMS_LEAST, max_events))
         since_s = self._place.since_s
@@ -98,18 +98,18 @@ class CosmosReader:
             raise self._feed.refusal(self._place, error) from error
         except RangeGone:
             return self._ranges.children(self._range.id)
-        return self._told(page, piece, ceiling)
+        return self._parsed(page, piece, ceiling)
 
-    def _told(self, page: Page, piece: Piece, ceiling: Spot | None) -> _Look:
+    def _parsed(self, page: FeedPage, piece: Piece, ceiling: Spot | None) -> _FetchedPage:
         changes = self._feed.changes(page)
         last = changes[-1].lsn if changes else piece.spot.passed
         to = Spot(page.after if page.after is not None else last)
         reached = max(piece.spot, to if ceiling is None else min(to, ceiling))
-        events = self._feed.teller.events(since(changes, self._place.since_s), self._place, piece, ceiling)
+        events = self._feed.codec.events(since(changes, self._place.since_s), self._place, piece, ceiling)
         place = self._place.advanced(piece, reached)
         is_last = ceiling is None and (not changes or (page.end is not None and to.lsn >= page.end))
-        # What comes after the end is not older than anything.
-        return _Look(events, place._replace(since_s=None) if is_last else place, is_last)
+        # Changes after the end need no filter by time.
+        return _FetchedPage(events, place._replace(since_s=None) if is_last else place, is_last)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
         found = self._events[self._at : self._at + max_events]
@@ -123,7 +123,7 @@ class CosmosReader:
 
 
 class GoneReader:
-    """Of a range that was split or merged before it was opened."""
+    """The reader of a range that was split or merged before it was opened: it has only children."""
 
     def __init__(self, children: tuple[Partition, ...], after: Position) -> None:
         self._children, self._after = children, after

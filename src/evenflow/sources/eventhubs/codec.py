@@ -1,8 +1,8 @@
-"""From a message of the official client to an event, and back.
+"""Converts messages of the official client to events, and checks events before they are sent.
 
-The client decodes AMQP's strings, symbols and binary values all to bytes, so that nobody can tell them apart: what is
-UTF-8 becomes text here, in keys and properties. A body stays what it is: the data sections, joined. A body that is no
-data but a value or a sequence becomes JSON (a value that is binary or text: itself).
+The client decodes AMQP's strings, symbols and binary values all to bytes and loses the difference. In keys and
+properties, valid UTF-8 becomes text here. A body of data sections is their concatenation. A body that is a value or a
+sequence becomes JSON, except that a binary or text value stays as it is.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SEQUENCE = b"x-opt-sequence-number"
 ENQUEUED = b"x-opt-enqueued-time"
 KEY = b"x-opt-partition-key"
 OWN_FIELDS = frozenset({OFFSET, SEQUENCE, ENQUEUED, KEY})
-"""Annotations that an event has as its own fields."""
+"""Annotations that become fields of the event."""
 MILLISECOND_US = MICROSECONDS // 1000
 SENDABLE = (str, bytes, bool, int, float, datetime, UUID, type(None))
-"""What a value of a property may be. (The client sends each as the AMQP type that it takes for it.)"""
+"""The types of property values that the client can send."""
 
 
 class AnnotatedEvent(Event, frozen=True, array_like=True, gc=False):
-    """An event that still has the message it came in, for those who need all of it."""
+    """An event with the original message, for applications that need all of it."""
 
     message: Any = None
 
     @property
     def data(self) -> Any:
-        """As the official client gives it: an `azure.eventhub.EventData`, with its `raw_amqp_message`."""
+        """The official client's `azure.eventhub.EventData`, with its `raw_amqp_message`."""
         from azure.eventhub import EventData
 
         return EventData._from_message(self.message)
@@ -62,10 +62,7 @@ def annotated_event_of(message: Any) -> AnnotatedEvent:
 
 
 def _properties(message: Any, annotations: dict[bytes, Any]) -> dict[str, Any] | None:
-    """The application's own, and beside them what the system knows: AMQP's properties and the other annotations.
-
-    Where both have a name, the application's own is meant.
-    """
+    """The application's properties, AMQP's properties and the other annotations. The application's take precedence."""
     own, system = message.application_properties, message.properties
     if not own and system is None and annotations.keys() <= OWN_FIELDS:
         return None
@@ -112,10 +109,10 @@ def _text(value: Any) -> str:
 
 
 def check_sendable(event: Event) -> None:
-    """AMQP's application properties have texts as names and simple values."""
+    """AMQP's application properties have text names and simple values."""
     for name, value in (event.properties or {}).items():
         if not isinstance(name, str) or not isinstance(value, SENDABLE):
             raise Misconfigured(
-                f"The property {name!r} holds {type(value).__name__}, which an event hub's events cannot have: give a"
-                " text, a number, a truth value, bytes, a time or a UUID, or put it into the body."
+                f"The property {name!r} has the type {type(value).__name__}, which Event Hubs cannot store. Use text, a"
+                " number, a boolean, bytes, a time or a UUID, or put it into the body."
             )

@@ -1,8 +1,8 @@
-"""Messages that the official client cannot decode, decoded by our own codec, into what the official one would give.
+"""Decodes messages that the official client cannot decode, with our own codec, to what the client would return.
 
-It does not know AMQP's characters and short decimals, stumbles over arrays without elements, and expects every section
-to begin in the shortest way. A sender in another language may send all of these. What neither can decode is an error
-that says which event it is: it is never passed over in silence.
+The client does not support AMQP's characters and short decimals, fails on empty arrays, and expects the shortest
+encoding at the beginning of every section. Senders in other languages may use all of these. A message that neither
+codec can decode is an error that names the event, and is never skipped silently.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ FIELDS = {
     VALUE: "value",
     FOOTER: "footer",
 }
-"""What the official client calls the sections."""
+"""The official client's names of the sections."""
 NUMBER = "x-opt-sequence-number"
 
 
 def fields_of(payload: bytes, partition: str) -> dict[str, Any]:
-    """The sections of a message by the official client's names, with its types."""
+    """The sections of a message, with the official client's names and types."""
     found: dict[str, Any] = {}
     try:
         for section in sections(payload):
@@ -58,7 +58,7 @@ def fields_of(payload: bytes, partition: str) -> dict[str, Any]:
 
 
 def _official(value: Any) -> Any:
-    """It gives texts and names as bytes, times as numbers, and forgets what described values mean."""
+    """The client returns text and symbols as bytes and times as numbers, and drops the descriptors of values."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, Timestamp):
@@ -77,13 +77,13 @@ def _undecodable(payload: bytes, partition: str, error: DecodeError) -> Corrupt:
     which = "the next event" if number is None else f"event {number}"
     there = "'#NUMBER' (its own)" if number is None else f"'#{number}'"
     return Corrupt(
-        f"partition {partition}: {which} is no message of AMQP: {error.description} Pass it over with `evenflow group"
-        f" seek --to-offset {there} --partition {partition}`, and mend what sent it."
+        f"partition {partition}: {which} is not a valid AMQP message: {error.description} Skip it with `evenflow group"
+        f" seek --to-offset {there} --partition {partition}`, and fix its sender."
     )
 
 
 def _number_of(payload: bytes) -> int | None:
-    """The annotations are the service's own, so that they can be read even where the rest cannot."""
+    """The service writes the annotations, so they can be decoded even if the rest cannot."""
     at = 0
     try:
         while at < len(payload):

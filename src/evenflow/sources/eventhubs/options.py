@@ -1,7 +1,7 @@
-"""Where an event hub is and how one gets in: what the URL says, and the clients that are made of it.
+"""The address and credentials of an event hub, from a URL or from code, and the clients made from them.
 
-Nothing is connected here. Whatever holds a secret (a connection string, a key, a proxy's password) stays in here, too:
-it is in no repr and in no message.
+This module opens no connection. Secrets (a connection string, a key, a proxy's password) do not leave it: they are in
+no repr and in no message.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SCHEME = "eventhubs://"
 VARIABLE = "EVENTHUBS_CONNECTION_STRING"
-"""Where the connection string is, when a URL names no namespace and no other variable."""
+"""The variable with the connection string, if a URL names neither a namespace nor another variable."""
 DEFAULT_GROUP = "$Default"
 """The consumer group that every event hub has."""
 PREFETCH = 300
-"""As the official client has it: credit is counted in events, and an event may have a megabyte."""
+"""The official client's default. Credit counts events, and an event may have a megabyte."""
 EXTRA = "pip install 'evenflow[eventhubs]'"
 
 CLIENT_OPTIONS = frozenset(
@@ -33,11 +33,11 @@ CLIENT_OPTIONS = frozenset(
         *("socket_timeout", "ssl_context", "transport_type", "use_tls", "user_agent"),
     }
 )
-"""What is handed on to the official client as it is."""
+"""Options that are passed to the official client unchanged."""
 
 
 def client_class() -> Any:
-    """The official client; its import takes a while, and only those who use it need to have it."""
+    """The official client. It is imported late: the import is slow, and other sources do not need it."""
     try:
         from evenflow.sources.eventhubs.client import HubClient
     except ImportError as error:
@@ -45,8 +45,8 @@ def client_class() -> Any:
     return HubClient
 
 
-class Access:
-    """How to get into one event hub. Clients made of it share its credential."""
+class EventHubsAccess:
+    """The address and the credential of one event hub. Its clients share the credential."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Access:
     ) -> None:
         unknown = sorted(set(options or ()) - CLIENT_OPTIONS)
         if unknown:
-            raise Misconfigured(f"eventhubs: no such option: {', '.join(unknown)}. {_known()}")
+            raise Misconfigured(f"eventhubs: unknown option: {', '.join(unknown)}. {_known()}")
         if (namespace is None) == (connection_string is None):
             raise Misconfigured(
-                "eventhubs: give a namespace (NAME.servicebus.windows.net) or a connection_string=, one of them."
+                "eventhubs: give either a namespace (NAME.servicebus.windows.net) or a connection_string=."
             )
         if connection_string is not None and credential is not None:
-            raise Misconfigured("eventhubs: a connection_string= has its own key; leave credential= out.")
+            raise Misconfigured("eventhubs: a connection_string= contains its own key; remove credential=.")
         self._namespace, self._hub = namespace, hub
         self._connection_string, self._credential = connection_string, credential
         self._options = dict(options or {})
@@ -76,7 +76,7 @@ class Access:
             self._options["ssl_context"] = _certificates(self._options.pop("connection_verify", None))
 
     def consumer(self, group: str) -> Any:
-        """A client that reads as this consumer group; it has no connection of its own."""
+        """A client that reads in this consumer group. It opens no connection by itself."""
         return self._client(client_class(), consumer_group=group)
 
     def producer(self) -> Any:
@@ -108,7 +108,7 @@ class Access:
             raise Misconfigured(f"eventhubs: {error}") from None  # its traceback may show the key
 
     def _opened_credential(self) -> Any:
-        """Without one of the user's: whatever this machine offers (a managed identity, the environment, `az login`)."""
+        """The given credential, or DefaultAzureCredential (a managed identity, the environment, `az login`)."""
         if self._credential is None:
             try:
                 from azure.identity.aio import DefaultAzureCredential
@@ -120,24 +120,24 @@ class Access:
 
 @lru_cache(maxsize=8)
 def _certificates(path: str | None) -> ssl.SSLContext:
-    """Read once: the client would do so for every connection, 20 ms in which nothing else happens."""
+    """Read once: the client would do it for every connection, which blocks the event loop for 20 ms."""
     client_class()
     import certifi
 
     try:
         return ssl.create_default_context(cafile=path or certifi.where())
     except OSError as error:
-        raise Misconfigured(f"eventhubs: connection_verify={path!r} is no file of certificates: {error}") from error
+        raise Misconfigured(f"eventhubs: connection_verify={path!r} is not a file of certificates: {error}") from error
 
 
 def arguments_of(url: str) -> dict[str, Any]:
-    """What a URL says, as the arguments of EventHubsSource.
+    """A URL as the arguments of EventHubsSource.
 
     `eventhubs://[POLICY[:KEY]@]NAMESPACE.servicebus.windows.net[:PORT]/HUB`, or `eventhubs:///HUB` with the connection
-    string in an environment variable; and `?name=value` for options whose values are plain.
+    string in an environment variable; and `?name=value` for options with simple values.
     """
     if not url.startswith(SCHEME):
-        raise Misconfigured(f"An event hub's URL is like {SCHEME}NAME.servicebus.windows.net/HUB.")
+        raise Misconfigured(f"This is not an event hub's URL: write {SCHEME}NAME.servicebus.windows.net/HUB.")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -145,19 +145,19 @@ def arguments_of(url: str) -> dict[str, Any]:
             host = f"[{host}]"
     except ValueError:
         raise Misconfigured(
-            "eventhubs: the URL cannot be read. Is there a '/' or '@' in the key that is not written as %2F or %40?"
+            "eventhubs: the URL cannot be parsed. Write a '/' in the key as %2F, and an '@' as %40."
         ) from None
     found = _query(parts.query)
     variable, key_variable = found.pop("connection_string_env", None), found.pop("key_env", None)
     hub = unquote(parts.path.strip("/")) or None
     if hub is not None and "/" in hub:
-        raise Misconfigured(f"eventhubs: {hub!r} is no hub's name: write {SCHEME}NAMESPACE/HUB.")
+        raise Misconfigured(f"eventhubs: {hub!r} is not a hub's name: write {SCHEME}NAMESPACE/HUB.")
     if not host:
         return found | {"hub": hub, "connection_string": _from_environment(variable or VARIABLE)}
     if variable is not None:
         raise Misconfigured(
-            f"eventhubs: connection_string_env={variable} names a connection string, which has the namespace too. Leave"
-            f" one of them out: {SCHEME}/HUB?connection_string_env={variable}."
+            f"eventhubs: the connection string in connection_string_env={variable} contains the namespace already."
+            f" Remove one of them: {SCHEME}/HUB?connection_string_env={variable}."
         )
     if hub is None:
         raise Misconfigured(f"eventhubs: the URL names no hub: write {SCHEME}{host}/HUB.")
@@ -184,9 +184,9 @@ def _from_environment(variable: str, what: str = "connection string") -> str:
     found = os.environ.get(variable, "").strip()
     if not found:
         raise Misconfigured(
-            f"eventhubs: the environment variable {variable} is not set: put the {what} into it, or name another one"
-            " with ?connection_string_env= or ?key_env=. With a namespace and no key it is DefaultAzureCredential:"
-            f" {SCHEME}NAME.servicebus.windows.net/HUB."
+            f"eventhubs: the environment variable {variable} is not set: put the {what} into it, or name another"
+            " variable with ?connection_string_env= or ?key_env=. To use DefaultAzureCredential, write a namespace"
+            f" without a key: {SCHEME}NAME.servicebus.windows.net/HUB."
         )
     return found
 
@@ -196,12 +196,12 @@ def _query(query: str) -> dict[str, Any]:
     for name, text in parse_qsl(query, keep_blank_values=True):
         reader = PARAMETERS.get(name)
         if reader is None:
-            raise Misconfigured(f"eventhubs: a URL has no option {name!r}. It has: {', '.join(sorted(PARAMETERS))}.")
+            raise Misconfigured(f"eventhubs: unknown option {name!r}. Options are: {', '.join(sorted(PARAMETERS))}.")
         try:
             found[name] = reader(text)
         except (ValueError, KeyError):
-            shown = "what it is set to" if name == "http_proxy" else repr(text)
-            raise Misconfigured(f"eventhubs: {name}: {shown} is no value for it; {WANTED[reader]}.") from None
+            shown = "its value" if name == "http_proxy" else repr(text)
+            raise Misconfigured(f"eventhubs: {name}: {shown} is invalid; {EXPECTED[reader]}.") from None
     return found
 
 
@@ -246,8 +246,8 @@ PARAMETERS: dict[str, Callable[[str], Any]] = {
     "prefetch": _count,
     "transport_type": _text,
 }
-WANTED: dict[Callable[[str], Any], str] = {
-    _text: "give a text",
+EXPECTED: dict[Callable[[str], Any], str] = {
+    _text: "it must not be empty",
     _count: "give a whole number of at least 1",
     _seconds: "give a number of seconds",
     _switch: "give true or false",
@@ -256,7 +256,7 @@ WANTED: dict[Callable[[str], Any], str] = {
 
 
 def _transport(kind: Any) -> Any:
-    """As the official client has it, or its name: amqp, websocket."""
+    """The official client's value, or its name: amqp, websocket."""
     client_class()
     from azure.eventhub import TransportType
 
@@ -266,11 +266,11 @@ def _transport(kind: Any) -> Any:
     try:
         return names[str(kind).lower()]
     except KeyError:
-        raise Misconfigured(f"eventhubs: transport_type={kind!r}: give 'amqp' or 'websocket'.") from None
+        raise Misconfigured(f"eventhubs: transport_type={kind!r} is unknown: give 'amqp' or 'websocket'.") from None
 
 
 _WEBSOCKET = ("websocket", "websockets", "amqpoverwebsocket")
 
 
 def _known() -> str:
-    return f"What the official client takes, and is handed on: {', '.join(sorted(CLIENT_OPTIONS))}."
+    return f"The options passed to the official client are: {', '.join(sorted(CLIENT_OPTIONS))}."

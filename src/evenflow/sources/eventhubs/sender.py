@@ -1,4 +1,4 @@
-"""Writes to an event hub through the official client: as dead letters need it, whole and in order."""
+"""Sends events to an event hub through the official client, for dead letters: all of them, in order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from evenflow.model import Event
 
 
-class Sender:
-    """One batch after the other: those of one key, in their order, make batches of their own."""
+class EventHubsSender:
+    """Sends one batch after another. The events of one key keep their order and have batches of their own."""
 
     def __init__(self, client: Any, where: str) -> None:
         self._client, self._where = client, where
@@ -61,6 +61,6 @@ class Sender:
             batch.add(data)
         except ValueError:
             raise Misconfigured(
-                f"{self._where}: an event of {size_bytes:,} bytes is too large: a batch may have"
-                f" {batch.max_size_in_bytes:,}. Put the large part elsewhere, and its address into the event."
+                f"{self._where}: an event of {size_bytes:,} bytes is too large: the limit of a batch is"
+                f" {batch.max_size_in_bytes:,}. Store the large part elsewhere, and put a reference into the event."
             ) from None

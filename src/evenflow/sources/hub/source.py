@@ -1,4 +1,4 @@
-"""The embedded hub as a source. SQLite is used on threads only, in short transactions."""
+"""The embedded hub as a source. SQLite is accessed on threads only, in short transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evenflow.embedded.hub import Hub
 from evenflow.embedded.hub.state import check_range
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
-from evenflow.sources.hub.reader import HubReader, ReadingRoom, position_at
+from evenflow.sources.hub.reader import HubReader, ReadPool, position_at
 
 if TYPE_CHECKING:
     import os
@@ -36,12 +36,12 @@ def from_url(url: str) -> HubSource:
 
 
 class HubSource:
-    """Reads a hub. It closes the hub only if it opened it."""
+    """Closes the hub only if it opened it."""
 
     def __init__(self, hub: Hub | str | os.PathLike[str]) -> None:
         self._owned = not isinstance(hub, Hub)
         self.hub = hub if isinstance(hub, Hub) else Hub(hub)
-        self._room = ReadingRoom(READING_THREADS)
+        self._pool = ReadPool(READING_THREADS)
 
     async def identity(self) -> Identity:
         facts = self.hub.opened().facts()
@@ -62,7 +62,7 @@ class HubSource:
         log = self._log(opened, partition)
         sequence = _sequence(after)
         await self._on_thread(lambda: check_range(log.path, sequence, log.state()))
-        return HubReader(opened, log, opened.slot(int(partition)), sequence, self._room)
+        return HubReader(opened, log, opened.slot(int(partition)), sequence, self._pool)
 
     async def bounds(self, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Bounds]:
         opened = self.hub.opened()
@@ -76,18 +76,18 @@ class HubSource:
         return {name: _moment(time_us) for name, time_us in found.items() if time_us is not None}
 
     async def aclose(self) -> None:
-        self._room.threads.shutdown(wait=False)
+        self._pool.threads.shutdown(wait=False)
         if self._owned:
             await self.hub.aclose()
 
     def _log(self, opened: OpenHub, partition: PartitionId) -> PartitionLog:
         count = opened.facts().partitions
         if not partition.isdecimal() or int(partition) >= count:
-            raise Misconfigured(f"{self.hub} has no partition {partition!r}; it has 0 to {count - 1}.")
+            raise Misconfigured(f"{self.hub} has no partition {partition!r}; its partitions are 0 to {count - 1}.")
         return opened.log(int(partition))
 
     async def _on_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._room.threads, call)
+        return await asyncio.get_running_loop().run_in_executor(self._pool.threads, call)
 
 
 def _resolved(log: PartitionLog, start: Start) -> int:
@@ -101,7 +101,7 @@ def _resolved(log: PartitionLog, start: Start) -> int:
     if start == "latest":
         return state.next - 1
     if not isinstance(start, Position):
-        raise Misconfigured(f'A start is "earliest", "latest", a time or a position, not {start!r}.')
+        raise Misconfigured(f'start={start!r} is invalid: give "earliest", "latest", a time or a position.')
     sequence = _sequence(start)
     check_range(log.path, sequence, state)
     return sequence
@@ -114,7 +114,7 @@ def _sequence(position: Position) -> int:
         return int(position.offset)
     except ValueError:
         raise PositionOutOfRange(
-            f"The offset {position.offset!r} is none of this hub's, which are whole numbers. Was it another source's?"
+            f"{position.offset!r} is not an offset of a hub (expected an integer). Was it stored by another source?"
         ) from None
 
 
@@ -122,7 +122,7 @@ def _bounds(log: PartitionLog) -> Bounds:
     try:
         state = log.state()
     except EvenflowError:
-        # Unknown is allowed here; whoever reads that partition gets the error.
+        # Bounds may be unknown. The reader of that partition gets the error.
         return Bounds()
     if state.next == 0:
         return Bounds(position_at(0), BEGINNING)
@@ -133,7 +133,7 @@ def _enqueued_us(log: PartitionLog, after: int) -> int | None:
     try:
         return log.enqueued_us(after)
     except EvenflowError:
-        return None  # as for bounds
+        return None  # unknown, as in _bounds
 
 
 def _moment(time_us: int) -> datetime:

@@ -1,4 +1,4 @@
-"""The driver, confluent-kafka, and what its errors mean. What is imported of it is imported here."""
+"""The driver, confluent-kafka, and what its errors mean. No other module imports it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MOVED = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     )
 )
-"""Another broker leads the partition now, or the same one anew."""
+"""The partition has a new leader, or the same leader in a new epoch."""
 NOT_ALLOWED = frozenset(
     (
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -77,16 +77,16 @@ REFUSED = frozenset(
         KafkaError._SSL,
     )
 )
-"""The broker answers, and does not let us in: waiting changes nothing."""
+"""The broker rejects this client's credentials or its TLS settings. Retrying does not help."""
 WRONG = frozenset((KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, KafkaError.TOPIC_EXCEPTION))
 
-# The driver says of these no more than that they are there.
+# The driver does not type these.
 EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 def at_time(time_ms: int) -> Any:
-    """The first offset at or after a time."""
+    """Asks for the first offset at or after a time."""
     return OffsetSpec.for_timestamp(time_ms)
 
 
@@ -98,30 +98,30 @@ def made_consumer(config: dict[str, Any], what: str) -> Consumer:
 
 
 def raised(error: KafkaException) -> KafkaError:
-    """What is inside one of the driver's exceptions."""
+    """The error inside one of the driver's exceptions."""
     inner: KafkaError = error.args[0]
     return inner
 
 
 def meaning_of(error: KafkaError, what: str) -> EvenflowError:
-    """One of ours; `what` names the topic and its brokers."""
-    code, said = error.code(), error.str()
+    """The driver's error as one of ours; `what` names the topic and its brokers."""
+    code, reason = error.code(), error.str()
     if code in MISSING:
-        return Misconfigured(f"{what} does not exist. Make it with Kafka's own tools, or correct the name. ({said})")
+        return Misconfigured(f"{what} does not exist. Create it with Kafka's own tools, or fix the name. ({reason})")
     if code in NO_PARTITION:
-        return SourceUnavailable(f"{what}: a partition is not there, or has no leader now. ({said})")
+        return SourceUnavailable(f"{what}: a partition does not exist, or has no leader now. ({reason})")
     if code in NOT_ALLOWED:
-        return Misconfigured(f"{what}: this user may not do that. Give it the right by an ACL. ({said})")
+        return Misconfigured(f"{what}: this user is not authorized. Grant the right with an ACL. ({reason})")
     if code in REFUSED:
         return Misconfigured(
-            f"{what}: the broker does not let this client in. See security.protocol, sasl.* and ssl.*. ({said})"
+            f"{what}: the broker rejected this client. Check security.protocol, sasl.* and ssl.*. ({reason})"
         )
     if code in WRONG:
-        return Misconfigured(f"{what}: an option is wrong: {said}")
+        return Misconfigured(f"{what}: an option is invalid: {reason}")
     if code in GONE:
-        return PositionOutOfRange(f"{what}: the position is outside the log. ({said})")
+        return PositionOutOfRange(f"{what}: the position is outside the log. ({reason})")
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return Misconfigured(f"{what}: an event is larger than the broker or the client takes. ({said})")
+        return Misconfigured(f"{what}: an event is larger than the broker or the client accepts. ({reason})")
     if code == KafkaError.KAFKA_STORAGE_ERROR:
-        return StorageFull(f"{what}: the broker cannot write to its disk. ({said})")
-    return SourceUnavailable(f"{what} does not answer: {said}")
+        return StorageFull(f"{what}: the broker cannot write to its disk. ({reason})")
+    return SourceUnavailable(f"{what} does not answer: {reason}")

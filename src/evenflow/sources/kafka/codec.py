@@ -1,7 +1,7 @@
-"""Messages as events, and events as messages.
+"""Converts messages to events, and events to messages.
 
-Making an event of a message costs more than all else that happens to it here, so it is done when somebody looks at
-it: a batch is a sequence that makes its events all at once, by loops in C, on the thread that uses them.
+Converting a message to an event costs more than everything else that happens to it here, so a batch converts lazily:
+all of its messages at once, when the first is used, by loops in C, on the thread that uses them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KINDS = "evenflow-kinds"
-"""A header that tells which properties are not text: `json` or `bytes` for each."""
+"""A header that lists the properties that are not text: `json` or `bytes` for each."""
 TOMBSTONE = "kafka.tombstone"
-"""A property of events whose message has no value at all: in a compacted topic that deletes the key."""
+"""A property of events whose message has no value. In a compacted topic, such a message deletes the key."""
 LAST_US = 253_402_300_799_000_000
-"""The last second of the year 9999. Producers that count in other units than milliseconds send later ones."""
+"""The last second of the year 9999. Producers that use a unit other than milliseconds send later timestamps."""
 
 _value, _key, _offset = Message.value, Message.key, Message.offset
 _headers, _timestamp = Message.headers, Message.timestamp
 
 
-class Events(Sequence[Event]):
-    """The events of messages, made when they are first looked at; single ones alone."""
+class LazyEvents(Sequence[Event]):
+    """The events of these messages. Iterating converts all of them once; indexing before that converts one."""
 
     __slots__ = ("_encoding", "_made", "_messages")
 
@@ -50,7 +50,7 @@ class Events(Sequence[Event]):
         if self._made is not None:
             return self._made[index]
         if isinstance(index, slice):
-            return Events(self._messages[index], self._encoding)
+            return LazyEvents(self._messages[index], self._encoding)
         return events_of([self._messages[index]], self._encoding)[0]
 
     def __iter__(self) -> Iterator[Event]:
@@ -77,7 +77,7 @@ def events_of(messages: list[Message], encoding: str = "utf-8") -> list[Event]:
 
 def _texts(messages: list[Message], encoding: str) -> list[str | None]:
     try:
-        if encoding == "utf-8":  # said without its name, it takes half as long
+        if encoding == "utf-8":  # without the argument, decoding takes half the time
             return [None if key is None else key.decode() for key in map(_key, messages)]
         return [None if key is None else key.decode(encoding) for key in map(_key, messages)]
     except UnicodeDecodeError:
@@ -92,7 +92,7 @@ def _properties(message: Message) -> dict[str, Any] | None:
         if name == KINDS:
             kinds = _kinds(value)
         elif name in found:
-            # Kafka allows a name to come several times: then the property is the list of all its values.
+            # Kafka allows repeated header names: the property is then the list of all values.
             before = found[name]
             found[name] = [*before, value] if isinstance(before, list) else [before, value]
         else:
@@ -122,13 +122,13 @@ def _read(value: Any, kind: str | None) -> Any:
 
 
 def body_of(event: Event) -> bytes | None:
-    """What is sent as a message's value."""
+    """The value of the message that is sent."""
     is_tombstone = not event.body and event.properties is not None and event.properties.get(TOMBSTONE) is True
     return None if is_tombstone else event.body
 
 
 def headers_of(event: Event) -> list[tuple[str, str | bytes | None]]:
-    """Texts as they are, so that anybody can read them; of others we note what they are."""
+    """Text is sent as it is, so that every consumer can read it. The kinds of all other values go into KINDS."""
     headers: list[tuple[str, str | bytes | None]] = []
     kinds: dict[str, str] = {}
     for name, value in (event.properties or {}).items():

@@ -1,7 +1,7 @@
-"""The offsets that a Kafka consumer group keeps: read, and left behind. The group is never joined.
+"""Reads and commits the offsets of a Kafka consumer group, without joining the group.
 
-This goes through a consumer that subscribes to nothing. The driver's admin client could do it too, but when a broker
-comes back that keeps groups, its questions to it end the whole process.
+It uses a consumer that subscribes to nothing. The driver's admin client could do the same, but its request aborts the
+whole process when the broker that coordinates the group comes back.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.sources.kafka.client import Consumer
-    from evenflow.sources.kafka.options import Options
+    from evenflow.sources.kafka.options import KafkaOptions
 
 ANSWER_S = 10.0
 
 
 class GroupOffsets:
-    """The driver waits on threads, one at a time. A process that ends does not wait for them: a broker may be away,
-    and then a commit waits for it for long."""
+    """The driver blocks on daemon threads, one at a time. Process exit does not wait for them: with an unreachable
+    broker, a commit blocks for a long time."""
 
-    def __init__(self, options: Options, group: str) -> None:
+    def __init__(self, options: KafkaOptions, group: str) -> None:
         self._options = options
         self._what = f"group {group} of {options}"
         self._config = options.for_group(group, ANSWER_S)
         self._consumer: Consumer | None = None
         self._turn = threading.Lock()
 
-    async def left(self, numbers: Sequence[int]) -> dict[int, int]:
-        """What the group has committed for these partitions: the offset of the next event each."""
+    async def committed(self, numbers: Sequence[int]) -> dict[int, int]:
+        """What the group has committed for these partitions: the offset of the next event of each."""
         places = [TopicPartition(self._options.topic, number) for number in numbers]
         found = await self._on_thread(lambda consumer: consumer.committed(places, ANSWER_S))
         self._check(found)
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
-    async def leave(self, offsets: Mapping[int, int]) -> None:
-        """Commit these for the group. Kafka refuses it while somebody is in it."""
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commits these offsets for the group. Kafka rejects that while the group has members."""
         places = [TopicPartition(self._options.topic, number, offset) for number, offset in offsets.items()]
         self._check(await self._on_thread(lambda consumer: consumer.commit(offsets=places, asynchronous=False)))
 
     def close(self) -> None:
-        """It is not waited for."""
+        """Closes in the background."""
         self._begin(self._close)
 
     # --- inside

@@ -1,7 +1,7 @@
-"""Questions about a topic: which one it is, what partitions it has, where they begin and end.
+"""Queries about a topic: its id, its partitions, and where they begin and end.
 
-They go through a client of their own, whose answers come without a thread of ours; only how old an event is takes a
-short reading.
+They use an admin client of their own, which answers without a thread of ours. Only the age of an event requires
+reading it.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from evenflow.sources.kafka.client import KafkaError
-    from evenflow.sources.kafka.options import Options
+    from evenflow.sources.kafka.options import KafkaOptions
 
 ANSWER_S = 10.0
-LISTEN_S = 0.25
-"""How often the client's complaints are listened to while an answer is waited for."""
+ERROR_POLL_S = 0.25
+"""How often the client's error callback is polled while a query is pending."""
 PEEK_S = 5.0
 NONE_AFTER = -1
-"""The answer where no event is at or after a time."""
+"""The answer when there is no event at or after a time."""
 
 
-class Ends(NamedTuple):
-    """Of a partition: the offset of the oldest event that is kept, and the next one that a reader will get."""
+class PartitionEnds(NamedTuple):
+    """The offset of a partition's oldest event, and the offset of the next event that a reader will get."""
 
     oldest: int
     next: int
 
 
-class Looks:
-    def __init__(self, options: Options) -> None:
+class TopicQueries:
+    def __init__(self, options: KafkaOptions) -> None:
         self._options = options
-        self._complaint: KafkaError | None = None
-        # What only readers are told is tried too: a wrong option is found before anything is read.
+        self._client_error: KafkaError | None = None
+        # Also validates the options that only consumers use, before anything is read.
         made_consumer({**options.for_reading(), "log_level": 0}, str(options)).close()
         try:
-            self._client = AdminClient(options.for_asking() | {"error_cb": self._told})
+            self._client = AdminClient(options.for_queries() | {"error_cb": self._on_client_error})
         except KafkaException as error:
             raise meaning_of(raised(error), str(options)) from error
         self._isolation = (
@@ -76,28 +76,28 @@ class Looks:
         return await self._answer(asked[name])
 
     async def topic_to(self, operation: str) -> Any:
-        """The topic, if this user may do that with it: Misconfigured otherwise. Some brokers do not tell."""
+        """The topic; Misconfigured when this user lacks the right. Some brokers do not report rights."""
         topic = await self.topic()
         allowed = {one.name for one in topic.authorized_operations or ()}
         if allowed and operation not in allowed:
             raise Misconfigured(
-                f"{self._options}: this user may not {operation.lower()} it. Give it the right by an ACL."
+                f"{self._options}: this user may not {operation.lower()} it. Grant the right with an ACL."
             )
         return topic
 
-    async def ends(self, numbers: Sequence[int]) -> dict[int, Ends]:
-        """Partitions that cannot be asked now are left out."""
+    async def ends(self, numbers: Sequence[int]) -> dict[int, PartitionEnds]:
+        """Partitions without a leader are left out."""
         oldest, following = await asyncio.gather(
             self._offsets(dict.fromkeys(numbers, EARLIEST), self._isolation),
             self._offsets(dict.fromkeys(numbers, LATEST), self._isolation),
         )
         both = oldest.keys() & following.keys()
-        return {number: Ends(oldest[number], following[number]) for number in numbers if number in both}
+        return {number: PartitionEnds(oldest[number], following[number]) for number in numbers if number in both}
 
-    async def ends_of(self, number: int) -> Ends:
+    async def ends_of(self, number: int) -> PartitionEnds:
         found = await self.ends([number])
         if number not in found:
-            raise SourceUnavailable(f"Partition {number} of {self._options} cannot be asked now: it has no leader.")
+            raise SourceUnavailable(f"Partition {number} of {self._options} has no leader now.")
         return found[number]
 
     async def at_time(self, number: int, time_ms: int) -> int | None:
@@ -106,28 +106,29 @@ class Looks:
         return offset if offset != NONE_AFTER else None
 
     async def written(self, number: int) -> int:
-        """The next offset that a producer will get. Readers get no further than the first open transaction."""
+        """The next offset that a producer will get. Readers stop at the first open transaction."""
         return await self._offset(number, LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     async def times_ms(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """When the first event at or after each offset was enqueued. It is read for that."""
+        """When the first event at or after each offset was enqueued. Reads those events."""
         return await asyncio.get_running_loop().run_in_executor(None, self._peek, offsets)
 
     # --- inside
     async def _offset(self, number: int, spec: Any, isolation: IsolationLevel) -> int:
         found = await self._offsets({number: spec}, isolation)
         if number not in found:
-            raise SourceUnavailable(f"Partition {number} of {self._options} cannot be asked now: it has no leader.")
+            raise SourceUnavailable(f"Partition {number} of {self._options} has no leader now.")
         return found[number]
 
     async def _offsets(self, specs: Mapping[int, Any], isolation: IsolationLevel) -> dict[int, int]:
-        """Partitions that cannot be asked are left out, unless all are. Who is no leader any more is asked anew."""
+        """Partitions that fail are left out; if all fail, the first error is raised. A partition whose leader has
+        changed is queried again."""
         if not specs:
             return {}
         answers = await self._ask_offsets(specs, isolation)
         moved = {number: specs[number] for number, answer in answers.items() if _has_moved(answer)}
         if moved:
-            await self.topic()  # the client asks whom it knows as leader until somebody asks who it is
+            await self.topic()  # refreshes the metadata: the client queries the leader that it knows
             answers |= await self._ask_offsets(moved, isolation)
         found = {number: answer for number, answer in answers.items() if not isinstance(answer, BaseException)}
         if not found:
@@ -142,52 +143,52 @@ class Looks:
 
     async def _answer_offset(self, asked: Future[Any]) -> int:
         offset = int((await self._answer(asked)).offset)
-        # When the time for an answer has passed, the driver gives none of Kafka's offsets, and no error either.
+        # After a timeout, the driver returns an invalid offset instead of an error.
         if offset < NONE_AFTER:
-            raise SourceUnavailable(f"{self._options} has not answered in {ANSWER_S:g} s.")
+            raise SourceUnavailable(f"{self._options} has not answered within {ANSWER_S:g} s.")
         return offset
 
     async def _answer(self, asked: Future[Any]) -> Any:
-        """Who is not let in is told so at once, and not when the time for an answer has passed."""
+        """The answer. Rejected credentials are raised at once, not after the timeout."""
         waiting = asyncio.ensure_future(asyncio.wrap_future(asked))
-        while not (await asyncio.wait([waiting], timeout=LISTEN_S))[0]:
-            complaint = self._heard()
-            if complaint is not None and complaint.code() in REFUSED:
+        while not (await asyncio.wait([waiting], timeout=ERROR_POLL_S))[0]:
+            client_error = self._poll_client_error()
+            if client_error is not None and client_error.code() in REFUSED:
                 waiting.cancel()
-                self._complaint = None
-                raise meaning_of(complaint, str(self._options))
+                self._client_error = None
+                raise meaning_of(client_error, str(self._options))
         try:
             answer = waiting.result()
         except KafkaException as error:
-            meaning, complaint = meaning_of(raised(error), str(self._options)), self._heard()
-            is_of_broker = raised(error).code() > 0  # then it has been reached, and what it says counts
-            if isinstance(meaning, SourceUnavailable) and complaint is not None and not is_of_broker:
-                raise meaning_of(complaint, str(self._options)) from error
+            meaning, client_error = meaning_of(raised(error), str(self._options)), self._poll_client_error()
+            is_from_broker = raised(error).code() > 0  # the broker was reached, so its error is the specific one
+            if isinstance(meaning, SourceUnavailable) and client_error is not None and not is_from_broker:
+                raise meaning_of(client_error, str(self._options)) from error
             raise meaning from error
-        self._complaint = None
+        self._client_error = None
         return answer
 
-    def _heard(self) -> KafkaError | None:
-        """What the client complained of since the last answer: why it cannot connect, for instance."""
+    def _poll_client_error(self) -> KafkaError | None:
+        """The client's error since the last answer, for instance why it cannot connect."""
         self._client.poll(0)
-        return self._complaint
+        return self._client_error
 
-    def _told(self, error: KafkaError) -> None:
-        if self._complaint is None or error.code() != ALL_DOWN:
-            self._complaint = error  # of all that it says, that all brokers are down tells the least
+    def _on_client_error(self, error: KafkaError) -> None:
+        if self._client_error is None or error.code() != ALL_DOWN:
+            self._client_error = error  # "all brokers are down" is the least specific of its errors
 
     def _peek(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """On a thread. One message of each partition, or its end, is all that is waited for."""
+        """On a thread. Waits for one message of each partition, or for its end."""
         config = {**self._options.for_reading(), "fetch.message.max.bytes": 1_000, "log_level": 0}
         consumer = made_consumer(config, str(self._options))
         left, found = set(offsets), dict[int, int]()
         try:
             consumer.assign([TopicPartition(self._options.topic, number, at) for number, at in offsets.items()])
-            looks = int(PEEK_S / LISTEN_S)
-            while left and looks:
-                message = consumer.poll(LISTEN_S)
+            empty_polls = int(PEEK_S / ERROR_POLL_S)
+            while left and empty_polls:
+                message = consumer.poll(ERROR_POLL_S)
                 if message is None:
-                    looks -= 1
+                    empty_polls -= 1
                     continue
                 number, error = message.partition(), message.error()
                 if error is None and number in left:

@@ -1,4 +1,4 @@
-"""Sends events to a topic: those of one key into one partition, in order, durable on all replicas in sync."""
+"""Sends events to a topic: events of one key to one partition, in order, acknowledged by all in-sync replicas."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from evenflow.model import Event
     from evenflow.sources.kafka.client import KafkaError, Message
-    from evenflow.sources.kafka.options import Options
+    from evenflow.sources.kafka.options import KafkaOptions
 
 FULL_S = 0.1
 FLUSH_S = 60.0
-"""Longer than the driver tries by itself (delivery.timeout.ms)."""
+"""Longer than the driver's own retries (delivery.timeout.ms)."""
 
 
-class Sender:
-    def __init__(self, options: Options) -> None:
+class KafkaSender:
+    def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="evenflow-kafka-send")
         try:
@@ -38,21 +38,21 @@ class Sender:
         self._threads.shutdown(wait=False)
 
     def _send(self, events: Sequence[Event], partition: int | None) -> None:
-        refused: list[KafkaError] = []
+        failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                refused.append(error)
+                failed.append(error)
 
         try:
             for event in events:
                 self._produce(event, -1 if partition is None else partition, delivered)
         except KafkaException as error:
-            refused.append(raised(error))
+            failed.append(raised(error))
         if self._producer.flush(FLUSH_S):
-            raise SourceUnavailable(f"{self._options} has not taken the events in {FLUSH_S:.0f} s.")
-        if refused:
-            raise meaning_of(refused[0], str(self._options))
+            raise SourceUnavailable(f"{self._options} has not acknowledged the events within {FLUSH_S:.0f} s.")
+        if failed:
+            raise meaning_of(failed[0], str(self._options))
 
     def _produce(self, event: Event, partition: int, delivered: object) -> None:
         key = None if event.key is None else event.key.encode(self._options.key_encoding, "backslashreplace")

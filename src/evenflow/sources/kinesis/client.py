@@ -1,8 +1,8 @@
 """The driver, boto3, on a few threads of its own, and what its errors mean.
 
-boto3, because it is AWS's own and knows every way to get credentials. Its asyncio twins pin one version of botocore
-each, and would not be any faster: a shard may be read five times a second. Its own retries are off: whoever reads backs
-off in place, and knows for how long.
+boto3 is AWS's own driver and supports every way to get credentials. Its asyncio counterparts pin one version of
+botocore each, and would not be faster: a shard may be read five times a second. The driver's own retries are off: the
+reader backs off itself and knows how long it has been throttled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
-from evenflow.sources.kinesis.threads import Threads
+from evenflow.sources.kinesis.threads import DaemonThreads
 
 try:
     from boto3.session import Session  # type: ignore[import-untyped]
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 THREADS = 16
 CONNECT_S, ANSWER_S = 5.0, 15.0
 TRIES = 8
-"""Of a question that is asked too often: streams may be described twenty times a second in a whole account."""
+"""For throttled requests about a stream: an account may describe streams twenty times a second altogether."""
 BACK_OFF_S, BACK_OFF_MOST_S = 0.25, 5.0
 
 THROTTLED = {
@@ -68,39 +68,39 @@ MISSING_SETTINGS = (NoCredentialsError, NoRegionError, PartialCredentialsError, 
 WRONG_SETTINGS = (InvalidRegionError, ParamValidationError)
 
 
-class Missing(SourceUnavailable):
-    """The stream, or the shard, is not there."""
+class KinesisNotFound(SourceUnavailable):
+    """The stream or the shard does not exist."""
 
 
 class Throttled(SourceUnavailable):
-    """Asked too often, or for too much: later it works."""
+    """Too many requests or too much data: try again later."""
 
 
 class IteratorExpired(SourceUnavailable):
-    """Five minutes have passed since it was given."""
+    """The shard iterator is older than five minutes."""
 
 
-class Invalid(EvenflowError):
-    """The service does not understand an argument."""
+class InvalidArgument(EvenflowError):
+    """The service rejected an argument."""
 
 
 def time_of(answer: Mapping[str, Any]) -> datetime:
-    """By the service's own clock, in whole seconds."""
+    """The time of the service's clock, in whole seconds."""
     return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
 
 
 def back_off_s(attempt: int) -> float:
-    """After so many refusals in a row."""
+    """The pause after this many throttled requests in a row."""
     return float(min(BACK_OFF_MOST_S, BACK_OFF_S * 2 ** (attempt - 1)))
 
 
-class Link:
+class KinesisClient:
     def __init__(
         self, stream: str, *, region: str | None, endpoint: str | None, profile: str | None, options: Mapping[str, Any]
     ) -> None:
         self.stream = stream
         self._region, self._endpoint, self._profile, self._options = region, endpoint, profile, dict(options)
-        self._threads = Threads("evenflow-kinesis", THREADS)
+        self._threads = DaemonThreads("evenflow-kinesis", THREADS)
         self._making = Lock()
         self._client: Any = None
         self._closed = asyncio.Event()
@@ -111,12 +111,12 @@ class Link:
     async def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         """One request."""
         if self._closed.is_set():
-            raise SourceUnavailable(f"{self}: this source was closed.")
+            raise SourceUnavailable(f"{self}: this source was closed. Open a new one.")
         found: dict[str, Any] = await self._threads.run(self._ask, operation, arguments)
         return found
 
     async def ask_patiently(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """The same, where being told that it was too often is no news."""
+        """The same, with retries while the service throttles it."""
         for attempt in range(1, TRIES):
             try:
                 return await self.ask(operation, **arguments)
@@ -125,7 +125,7 @@ class Link:
         return await self.ask(operation, **arguments)
 
     async def rest(self, seconds: float) -> None:
-        """So long, unless the source is closed."""
+        """Sleeps until the time has passed or the source is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._closed.wait()
@@ -145,14 +145,14 @@ class Link:
             raise
         except MISSING_SETTINGS as error:
             raise Misconfigured(
-                f"{self}: {_said(error)} Give ?region= and ?profile= in the URL, or set AWS's environment variables."
+                f"{self}: {_sentence(error)} Set ?region= and ?profile= in the URL, or AWS's environment variables."
             ) from error
         except WRONG_SETTINGS as error:
-            raise Misconfigured(f"{self}: a setting is wrong: {_said(error)}") from error
+            raise Misconfigured(f"{self}: a setting is invalid: {_sentence(error)}") from error
         except ClientError as error:
             raise self._meaning(error) from error
-        except Exception as error:  # what cannot be parsed has no class that it shares with others
-            raise SourceUnavailable(f"{self} does not answer: {_said(error)}") from error
+        except Exception as error:  # parse errors of the driver have no common base class
+            raise SourceUnavailable(f"{self} does not answer: {_sentence(error)}") from error
         return found
 
     def _made(self) -> Any:
@@ -166,22 +166,24 @@ class Link:
         try:
             return session.client("kinesis", endpoint_url=self._endpoint, config=config, **self._options)
         except (TypeError, ValueError) as error:
-            raise Misconfigured(f"{self}: a setting is wrong: {_said(error)}") from error
+            raise Misconfigured(f"{self}: a setting is invalid: {_sentence(error)}") from error
 
     def _meaning(self, error: ClientError) -> EvenflowError:
-        code, said = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+        code, reason = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
         if code == "ResourceNotFoundException":
-            return Missing(f"{self} does not exist, or has no such shard: {said}")
+            return KinesisNotFound(f"{self} does not exist, or lacks this shard: {reason}")
         if code in THROTTLED:
-            return Throttled(f"{self} is asked too often: {said or code}")
+            return Throttled(f"{self} is throttled: {reason or code}")
         if code == "ExpiredIteratorException":
-            return IteratorExpired(f"{self}: {said or code}")
+            return IteratorExpired(f"{self}: {reason or code}")
         if code in REFUSED:
-            return Misconfigured(f"{self} does not let this program in: {said or code}")
+            return Misconfigured(
+                f"{self}: access was denied: {reason or code} Check the credentials and their IAM permissions."
+            )
         if code in ("InvalidArgumentException", "ValidationException"):
-            return Invalid(f"{self}: {said or code}")
-        return SourceUnavailable(f"{self} does not answer: {said or code}")
+            return InvalidArgument(f"{self}: {reason or code}")
+        return SourceUnavailable(f"{self} does not answer: {reason or code}")
 
 
-def _said(error: Exception) -> str:
+def _sentence(error: Exception) -> str:
     return f"{str(error).removesuffix('.')}."

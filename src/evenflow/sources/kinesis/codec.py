@@ -1,7 +1,7 @@
-"""Records of Kinesis as events, and back.
+"""Converts records of Kinesis to events, and back.
 
-A record is bytes and a partition key. What an event has beside these stands before its body, behind a mark that tells
-such records from all others; a record without it is a body and a key, whoever wrote it.
+A record is bytes and a partition key. Anything else that an event has goes into a header before its body. Such records
+begin with a marker; a record without the marker, from any producer, is a body and a key.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LENGTH_BYTES = 4
 KEY_CHARS_MOST = 256
 
 
-class Head(msgspec.Struct, omit_defaults=True):
+class RecordHeader(msgspec.Struct, omit_defaults=True):
     key: str | None = None
     properties: dict[str, Any] | None = None
 
 
-def moment(time: datetime) -> Position:
-    """Before the first record that arrived then or later."""
+def position_at_time(time: datetime) -> Position:
+    """The position before the first record that arrived at or after this time."""
     return Position(f"@{time.astimezone(UTC).isoformat()}")
 
 
@@ -37,7 +37,7 @@ def event_of(record: dict[str, Any]) -> Event:
     if body.startswith(MARK):
         key, properties, body = _opened(body, key)
     time: datetime = record["ApproximateArrivalTimestamp"]
-    # Not in floats: a time that is looked up has to be the very same.
+    # Not as a float: when the time is used as a start, it must be exact.
     enqueued_us = int(time.timestamp()) * MICROSECONDS + time.microsecond
     return Event(body, key, properties, None, enqueued_us, record["SequenceNumber"])
 
@@ -46,18 +46,18 @@ def _opened(data: bytes, key: str) -> tuple[str | None, dict[str, Any] | None, b
     start = len(MARK) + LENGTH_BYTES
     end = start + int.from_bytes(data[len(MARK) : start])
     try:
-        head = msgspec.json.decode(data[start:end], type=Head)
+        head = msgspec.json.decode(data[start:end], type=RecordHeader)
     except msgspec.MsgspecError:
-        return key, None, data  # it only looks like one of ours
+        return key, None, data  # it only resembles a record with a header
     return head.key, head.properties, data[end:]
 
 
 def record_of(event: Event) -> dict[str, Any]:
-    """What PutRecords takes. Events without a key go anywhere."""
+    """An entry for PutRecords. Events without a key get a random one."""
     key = event.key if event.key and len(event.key) <= KEY_CHARS_MOST else token_hex(8)
     if key == event.key and not event.properties and not event.body.startswith(MARK):
         return {"Data": event.body, "PartitionKey": key}
     if event.key:
         key = event.key[:KEY_CHARS_MOST]
-    head = msgspec.json.encode(Head(event.key, event.properties))
+    head = msgspec.json.encode(RecordHeader(event.key, event.properties))
     return {"Data": MARK + len(head).to_bytes(LENGTH_BYTES) + head + event.body, "PartitionKey": key}

@@ -1,6 +1,6 @@
-"""Messages of JetStream as events, and what an event's key and properties are as headers.
+"""Converts JetStream messages to events, and the key and properties of events to headers.
 
-Where a message is, and when it was stored, stands in the subject that an answer to it would go to.
+A message's sequence and time are part of its reply subject.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 KEY, PROPERTIES = "evenflow-key", "evenflow-properties"
 EXPECTED = "Nats-Expected-"
-"""What a producer asked of the server: it is done with when the message is stored."""
+"""Prefix of headers with a producer's conditions. They have no meaning once the message is stored."""
 
 
-class Place(NamedTuple):
+class MessageMetadata(NamedTuple):
     sequence: int
     number: int
-    """Which message of its consumer's it is, from 1."""
+    """The message's number in its consumer, from 1."""
     time_us: int
     pending: int
-    """How many more there were for the consumer."""
+    """How many more messages there were for the consumer."""
 
 
-def place_of(reply: str) -> Place:
+def metadata_of(reply: str) -> MessageMetadata:
     """`$JS.ACK.[DOMAIN.ACCOUNT.]STREAM.CONSUMER.DELIVERED.SEQUENCE.NUMBER.TIME.PENDING[.TOKEN]`."""
     tokens = reply.split(".")
     at = 5 if len(tokens) == 9 else 7
     sequence, number, time_ns, pending = map(int, tokens[at : at + 4])
-    return Place(sequence, number, time_ns // 1000, pending)
+    return MessageMetadata(sequence, number, time_ns // 1000, pending)
 
 
-def event_of(message: Msg, place: Place, subject: str) -> Event:
+def event_of(message: Msg, metadata: MessageMetadata, subject: str) -> Event:
     headers = {name: value for name, value in (message.headers or {}).items() if not name.startswith(EXPECTED)}
     key = headers.pop(KEY, None)
     own = headers.pop(PROPERTIES, None)
     properties: dict[str, Any] = {**headers, **(_decoded(own) if own is not None else {})}
     if key is None and message.subject != subject:
         key = _matched(message.subject, subject)
-    return Event(message.data, key, properties or None, place.sequence, place.time_us)
+    return Event(message.data, key, properties or None, metadata.sequence, metadata.time_us)
 
 
 def _matched(subject: str, pattern: str) -> str:
-    """What stands for the wildcards: where the subject says more than the partition, that is the key."""
+    """The tokens that match the wildcards. Where the subject contains more than the partition, they are the key."""
     tokens, wanted = subject.split("."), pattern.split(".")
     found = [token for token, want in zip(tokens, wanted, strict=False) if want in ("*", ">")]
     return ".".join(found + tokens[len(wanted) :])
@@ -71,5 +71,5 @@ def headers_of(event: Event) -> dict[str, str] | None:
 
 
 def _ascii(properties: dict[str, Any]) -> str:
-    """Headers are no place for other dead letters; JSON can do without."""
+    """Headers cannot hold non-ASCII characters; JSON can escape them."""
     return json.dumps(msgspec.to_builtins(properties))

@@ -1,4 +1,4 @@
-"""What the owner of a table does: have it watched, copy the rows that it has, look at it, prune its log, end it."""
+"""What the owner of a table does: watch and unwatch it, copy its existing rows, show its status, prune its log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.drivers.postgresql.driver import split_options
 from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable
-from evenflow.sources.postgresql.client import PURPOSE, Feed, Link, Look, Writer
+from evenflow.sources.postgresql.client import PURPOSE, FeedHorizon, FeedWriter, TableClient, TableFeed
 from evenflow.sources.postgresql.schema import SCHEMA, common
 from evenflow.sources.postgresql.source import SCHEME
-from evenflow.sources.postgresql.trigger import MADE_BY, PARTITIONS_MOST, STEADY, Column, Table, drop, log, trigger
+from evenflow.sources.postgresql.trigger import (
+    MADE_BY,
+    PARTITIONS_MOST,
+    STEADY,
+    KeyColumn,
+    WatchedTable,
+    drop,
+    log,
+    trigger,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +26,12 @@ if TYPE_CHECKING:
     from evenflow.drivers.postgresql.driver import Connection
 
 LOCK_S = 5
-"""So long it is waited until nobody writes to the table: longer, and everybody else who wants to would wait behind."""
+"""How long to wait for the table's lock. All later writers queue behind this wait, so it is short."""
 SETUP_S = 60.0
 FILL_ROWS = 1000
 PRUNE_ROWS = 20_000
 LOCKED = "55P03"
-"""What the server says when a lock is not to be had at once, or in time."""
+"""SQLSTATE when a lock is not available at once, or within the timeout."""
 
 _TABLE = """
 SELECT pg_class.oid, format('%I.%I', nspname, relname), relkind::text, relpersistence::text,
@@ -65,8 +74,8 @@ _COUNTS = """
 SELECT partition, count(*), min(at_us) FROM @schema@.log_@feed@ GROUP BY partition ORDER BY partition"""
 
 
-class Terms(NamedTuple):
-    """How a table is to be watched. None: as it is, or as is usual."""
+class WatchOptions(NamedTuple):
+    """How to watch a table. None keeps the current value, or uses the default."""
 
     partitions: int | None = None
     all_versions: bool | None = None
@@ -76,206 +85,221 @@ class Terms(NamedTuple):
     """A role that may read the feed."""
 
 
-class Standing(NamedTuple):
-    feed: Feed
-    look: Look
+class FeedStatus(NamedTuple):
+    feed: TableFeed
+    horizon: FeedHorizon
     kept: Mapping[int, tuple[int, int]]
     """How many rows the log of a partition has, and the time of the oldest, in microseconds since 1970."""
-    writers: Sequence[Writer]
+    writers: Sequence[FeedWriter]
     is_old: bool
-    """An older evenflow made its trigger."""
+    """An older evenflow created its trigger."""
 
 
-def opened(url: str) -> Link:
-    """From the source's own URL."""
+def opened(url: str) -> TableClient:
+    """A client for the source's URL."""
     rest, given = split_options(url, PURPOSE.options)
     if not url.startswith(f"{SCHEME}://") or not given.get("table"):
-        raise Misconfigured(f"Give the table as {SCHEME}://USER@HOST/DATABASE?table=SCHEMA.TABLE.")
-    return Link(rest.replace(SCHEME, "postgresql", 1), given["table"], given.get("schema", SCHEMA))
+        raise Misconfigured(f"This is not a table's URL: write {SCHEME}://USER@HOST/DATABASE?table=SCHEMA.TABLE.")
+    return TableClient(rest.replace(SCHEME, "postgresql", 1), given["table"], given.get("schema", SCHEMA))
 
 
-async def watch(link: Link, terms: Terms, told: Callable[[int], None] = lambda rows: None) -> Feed:
-    """The table is watched afterwards, whoever else asks for that at the same time, and its rows are in the log.
+async def watch(
+    client: TableClient, options: WatchOptions, on_progress: Callable[[int], None] = lambda rows: None
+) -> TableFeed:
+    """Watches the table and copies its rows into the log. Safe to run concurrently.
 
-    A feed that is there already is brought up to date; its partitions and what is kept of changes stay.
+    An existing feed is upgraded; its partitions and its mode stay.
     """
-    await link.qualified()
+    await client.qualified()
     try:
-        await link.run(lambda connection: _make(connection, link, terms), SETUP_S)
+        await client.run(lambda connection: _make(connection, client, options), SETUP_S)
     except Misconfigured as error:
         if _code(error) == "42501":
             raise Misconfigured(
-                f"{link}: {link.address.user} may not do that ({error.__cause__}). The table's owner may, where it may"
-                f" also CREATE in the database, or in a schema {link.schema} that it owns."
+                f"{client}: {client.address.user} lacks a right ({error.__cause__}). Run this as the table's owner, who"
+                f" also needs CREATE on the database, or must own the schema {client.schema}."
             ) from error
         raise
     except SourceUnavailable as error:
         if _code(error) == LOCKED:
             raise SourceUnavailable(
-                f"{link}: somebody has been writing to it for {LOCK_S} s. Try again when long transactions have ended."
+                f"{client}: other transactions have held the table's lock for {LOCK_S} s. Try again when long"
+                " transactions have ended."
             ) from error
         raise
-    feed = await link.feed()
-    if terms.fill and not feed.is_filled:
-        await fill(link, told)
-    return await link.feed()
+    feed = await client.feed()
+    if options.fill and not feed.is_filled:
+        await fill(client, on_progress)
+    return await client.feed()
 
 
-async def _make(connection: Connection, link: Link, terms: Terms) -> None:
+async def _make(connection: Connection, client: TableClient, options: WatchOptions) -> None:
     async with connection.transaction():
         await connection.execute(
-            b"SELECT pg_advisory_xact_lock(hashtextextended('evenflow ' || $1, 0))", (link.schema,)
+            b"SELECT pg_advisory_xact_lock(hashtextextended('evenflow ' || $1, 0))", (client.schema,)
         )
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_S}s'".encode())
-        table = await _table(connection, link)
-        cursor = await connection.execute(b"SELECT to_regnamespace($1) IS NOT NULL", (link.schema,))
+        table = await _table(connection, client)
+        cursor = await connection.execute(b"SELECT to_regnamespace($1) IS NOT NULL", (client.schema,))
         ((is_there,),) = await cursor.fetchall()
         if not is_there:
-            await connection.execute(f"CREATE SCHEMA {link.schema}".encode())
-        await connection.execute(common(link.schema).encode())
-        cursor = await connection.execute(link.text(_RELATED), (table.relation,))
+            await connection.execute(f"CREATE SCHEMA {client.schema}".encode())
+        await connection.execute(common(client.schema).encode())
+        cursor = await connection.execute(client.text(_RELATED), (table.relation,))
         if related := await cursor.fetchall():
             raise Misconfigured(
-                f"{link} and {related[0][0]}, which is watched already, are a table and its partition: the trigger of"
-                " one would take the other's place. Run `evenflow table unwatch` for that one first."
+                f"{client} and {related[0][0]}, which is watched already, are a table and its partition: the trigger of"
+                f" one would replace the other's. Run `evenflow table unwatch` for {related[0][0]} first."
             )
-        cursor = await connection.execute(link.text(_FOUND), (table.name, table.relation))
+        cursor = await connection.execute(client.text(_FOUND), (table.name, table.relation))
         rows = await cursor.fetchall()
         if rows:
-            feed, partitions, previous = _unchanged(link, table, terms, rows[0])
+            feed, partitions, previous = _unchanged(client, table, options, rows[0])
             columns = [column.bare for column in table.key]
-            await connection.execute(link.text(_CHANGE), (feed, columns, terms.keep_s))
+            await connection.execute(client.text(_CHANGE), (feed, columns, options.keep_s))
         else:
-            feed, partitions, previous = await _add(connection, link, table, terms)
-        text = trigger(link.schema, feed, table, partitions, previous=previous)
+            feed, partitions, previous = await _add(connection, client, table, options)
+        text = trigger(client.schema, feed, table, partitions, previous=previous)
         await connection.execute(text.encode())
-        if terms.reader is not None:
-            role = '"' + terms.reader.replace('"', '""') + '"'
-            await connection.execute(link.text(_GRANTS, role=role, feed=feed))
+        if options.reader is not None:
+            role = '"' + options.reader.replace('"', '""') + '"'
+            await connection.execute(client.text(_GRANTS, role=role, feed=feed))
 
 
-def _unchanged(link: Link, table: Table, terms: Terms, row: tuple[Any, ...]) -> tuple[int, int, bool]:
+def _unchanged(
+    client: TableClient, table: WatchedTable, options: WatchOptions, row: tuple[Any, ...]
+) -> tuple[int, int, bool]:
     feed, name, relation, partitions, previous, trouble = row
     if relation != table.relation:
         raise Misconfigured(
-            f"{link} was dropped and made again since it was watched. Run `evenflow table unwatch` first: the log of"
-            " the old one goes with it."
+            f"{client} was dropped and recreated since it was watched. Run `evenflow table unwatch` first, which drops"
+            " the old table's log."
         )
     if name != table.name:
         raise Misconfigured(
-            f"{link} is watched already, as {name}: it had this name then. Go on with that, or run `evenflow table"
-            " unwatch` for it first."
+            f"{client} is watched already under its earlier name {name}. Use that name, or run `evenflow table unwatch`"
+            " for it first."
         )
-    if trouble is not None:  # only noting what is changed from now on would hide it
-        raise link.broken(trouble)
-    if terms.partitions not in (None, partitions) or terms.all_versions not in (None, previous):
+    if trouble is not None:  # logging changes only from now on would hide the missing ones
+        raise client.broken(trouble)
+    if options.partitions not in (None, partitions) or options.all_versions not in (None, previous):
         raise Misconfigured(
-            f"{link} is watched already, with {partitions} partition{'' if partitions == 1 else 's'} and"
-            f" {'all' if previous else 'latest'} versions: that stays. To change it run `evenflow table unwatch` first."
+            f"{client} is watched already, with {partitions} partition{'' if partitions == 1 else 's'} and"
+            f" {'all' if previous else 'latest'} versions. To change that, run `evenflow table unwatch` first."
         )
     return feed, partitions, previous
 
 
-async def _add(connection: Connection, link: Link, table: Table, terms: Terms) -> tuple[int, int, bool]:
-    partitions, previous = terms.partitions or 16, bool(terms.all_versions)
+async def _add(
+    connection: Connection, client: TableClient, table: WatchedTable, options: WatchOptions
+) -> tuple[int, int, bool]:
+    partitions, previous = options.partitions or 16, bool(options.all_versions)
     if not 1 <= partitions <= PARTITIONS_MOST:
-        raise Misconfigured(f"partitions={partitions}: give a number from 1 to {PARTITIONS_MOST}.")
+        raise Misconfigured(f"partitions={partitions} is out of range: give a number from 1 to {PARTITIONS_MOST}.")
     columns = [column.bare for column in table.key]
-    values = (table.name, table.relation, partitions, previous, columns, table.key_at, terms.keep_s, not terms.fill)
-    cursor = await connection.execute(link.text(_MAKE), values)
+    values = (table.name, table.relation, partitions, previous, columns, table.key_at, options.keep_s, not options.fill)
+    cursor = await connection.execute(client.text(_MAKE), values)
     ((feed,),) = await cursor.fetchall()
-    await connection.execute(log(link.schema, feed, partitions, previous=previous).encode())
+    await connection.execute(log(client.schema, feed, partitions, previous=previous).encode())
     return feed, partitions, previous
 
 
-async def _table(connection: Connection, link: Link) -> Table:
-    cursor = await connection.execute(_TABLE.encode(), (link.table, sorted(STEADY)))
+async def _table(connection: Connection, client: TableClient) -> WatchedTable:
+    cursor = await connection.execute(_TABLE.encode(), (client.table, sorted(STEADY)))
     rows = await cursor.fetchall()
     if not rows:
-        raise Misconfigured(f"There is no {link}. Correct the name: SCHEMA.TABLE.")
+        raise Misconfigured(f"The {client} does not exist. Correct the name: SCHEMA.TABLE.")
     relation, name, kind, persistence, is_hidden, is_immediate, key_at, columns, is_steady = rows[0]
     if kind not in ("r", "p"):
-        raise Misconfigured(f"{link} is no table: views and foreign tables have no changes of their own.")
+        raise Misconfigured(f"{client} is a view or a foreign table, which has no changes of its own. Watch a table.")
     if persistence != "p":
-        raise Misconfigured(f"{link} is temporary or unlogged: the server empties it without a change.")
+        raise Misconfigured(
+            f"{client} is temporary or unlogged: the server may empty it without running triggers. Watch a logged"
+            " table."
+        )
     if is_immediate is None:
         raise Misconfigured(
-            f"{link} has no primary key: nobody can tell which changes are of the same row. Give it one."
+            f"{client} has no primary key, which is needed to know which changes belong to the same row. Add one."
         )
     if not is_immediate:
-        raise Misconfigured(f"The primary key of {link} is deferrable: changes of a row would have no order.")
+        raise Misconfigured(
+            f"The primary key of {client} is deferrable, so changes of a row would have no order. Make it NOT"
+            " DEFERRABLE."
+        )
     if is_hidden:
         raise Misconfigured(
-            f"Row-level security hides rows of {link} from {link.address.user}. Let its owner watch it, with NO FORCE"
-            " ROW LEVEL SECURITY, or a role with BYPASSRLS own it."
+            f"Row-level security hides rows of {client} from {client.address.user}. Run this as its owner, with NO"
+            " FORCE ROW LEVEL SECURITY on the table, or let a role with BYPASSRLS own it."
         )
-    key = tuple(Column(*column) for column in columns)
-    return Table(relation, name, kind == "p", key, key_at, is_steady)
+    key = tuple(KeyColumn(*column) for column in columns)
+    return WatchedTable(relation, name, kind == "p", key, key_at, is_steady)
 
 
-async def fill(link: Link, told: Callable[[int], None] = lambda rows: None, *, again: bool = False) -> None:
-    """Copy all rows into the log, in the order of the key, some at a time. It goes on where another one stopped."""
-    feed = await link.feed()
+async def fill(
+    client: TableClient, on_progress: Callable[[int], None] = lambda rows: None, *, again: bool = False
+) -> None:
+    """Copies all rows into the log in the order of the key, in portions. Continues where an earlier run stopped."""
+    feed = await client.feed()
     if again:
-        await link.run(lambda connection: connection.execute(link.text(_UNFILLED, feed=feed.id)))
+        await client.run(lambda connection: connection.execute(client.text(_UNFILLED, feed=feed.id)))
 
-    async def some(connection: Connection, rows: int) -> bool:
+    async def portion(connection: Connection, rows: int) -> bool:
         async with connection.transaction():
-            cursor = await connection.execute(link.text(_FILL, feed=feed.id), (rows,))
+            cursor = await connection.execute(client.text(_FILL, feed=feed.id), (rows,))
             ((last,),) = await cursor.fetchall()
-            await connection.execute(link.text(_FILLED, feed=feed.id), (last,))
+            await connection.execute(client.text(_FILLED, feed=feed.id), (last,))
         return last is not None
 
     copied, rows = 0, FILL_ROWS
     while True:
         try:
-            if not await link.run(lambda connection: some(connection, rows), SETUP_S):  # noqa: B023
+            if not await client.run(lambda connection: portion(connection, rows), SETUP_S):  # noqa: B023
                 return
         except SourceUnavailable as error:
             if _code(error) != LOCKED or rows == 1:
                 raise
-            rows = 1  # one of them is being changed: it is waited for alone
+            rows = 1  # another transaction is changing one of them: wait for that row alone
             continue
         copied += rows
         rows = FILL_ROWS
-        told(copied)
+        on_progress(copied)
 
 
 def _code(error: EvenflowError) -> str | None:
-    """The server's own."""
+    """The server's SQLSTATE."""
     return getattr(error.__cause__, "sqlstate", None)
 
 
-async def prune(link: Link, older_s: float) -> int:
-    """Remove what is older from the log; how much that was."""
-    feed, removed = await link.feed(), 0
+async def prune(client: TableClient, older_s: float) -> int:
+    """Removes older changes from the log and returns how many."""
+    feed, removed = await client.feed(), 0
 
-    async def some(connection: Connection) -> int:
-        cursor = await connection.execute(link.text(_PRUNE, feed=feed.id), (older_s, PRUNE_ROWS))
+    async def portion(connection: Connection) -> int:
+        cursor = await connection.execute(client.text(_PRUNE, feed=feed.id), (older_s, PRUNE_ROWS))
         ((count,),) = await cursor.fetchall()
         return int(count)
 
-    while count := await link.run(some, SETUP_S):
+    while count := await client.run(portion, SETUP_S):
         removed += count
     return removed
 
 
-async def standing(link: Link) -> Standing:
-    feed = await link.feed()
-    look = await link.look(feed)
-    kept = {place: (count, at_us) for place, count, at_us in await link.rows(_COUNTS, feed=feed.id)}
-    noters = await link.rows(_NOTER, feed=feed.id)
+async def feed_status(client: TableClient) -> FeedStatus:
+    feed = await client.feed()
+    horizon = await client.horizon(feed)
+    kept = {place: (count, at_us) for place, count, at_us in await client.rows(_COUNTS, feed=feed.id)}
+    noters = await client.rows(_NOTER, feed=feed.id)
     is_old = not any(MADE_BY in noter for (noter,) in noters)
-    return Standing(feed, look, kept, await link.writers(feed, look), is_old)
+    return FeedStatus(feed, horizon, kept, await client.writers(feed, horizon), is_old)
 
 
-async def unwatch(link: Link) -> None:
-    """Nothing of it is left but the schema, and other tables' feeds."""
-    feed = await link.feed()
+async def unwatch(client: TableClient) -> None:
+    """Removes the feed. The schema and the feeds of other tables stay."""
+    feed = await client.feed()
 
     async def work(connection: Connection) -> None:
         async with connection.transaction():
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_S}s'".encode())
-            await connection.execute(drop(link.schema, feed.id, feed.partitions).encode())
+            await connection.execute(drop(client.schema, feed.id, feed.partitions).encode())
 
-    await link.run(work, SETUP_S)
+    await client.run(work, SETUP_S)

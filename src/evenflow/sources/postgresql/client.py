@@ -1,6 +1,6 @@
-"""The connections of a source to its database, and one look at a feed: how far it may be read.
+"""The connections of a source to its database, and the query for how far a feed may be read (its horizon).
 
-What is asked of a feed goes by its number; a table that is not watched, or no longer, is an error that says what to do.
+Queries identify a feed by its number. A table that is not watched, or no longer, is an error that says what to do.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SERVER_VERSION_LEAST = 140_000
 LINES = 3
 
 
-class Unwatched(Misconfigured):
-    """Nobody watches this table."""
+class TableNotWatched(Misconfigured):
+    """The table has no trigger that logs its changes."""
 
 
 PURPOSE = PostgreSQLUse(
     "source",
     SourceUnavailable,
-    Unwatched,
+    TableNotWatched,
     ("table", "mode", "poll_s", "schema", "listen", "namespace"),
-    "`evenflow table watch URL --reader ROLE`, run by the table's owner, gives a role what it needs to read",
+    "`evenflow table watch URL --reader ROLE`, run by the table's owner, grants a role the rights to read",
 )
 
 _FIND = """
@@ -65,14 +65,14 @@ CROSS JOIN LATERAL (
         (extract(epoch FROM clock_timestamp()) - min(at_us) / 1000000.0)::double precision AS seconds
     FROM @schema@.log_@feed@ WHERE partition = place AND sequence > $1[place + 1] - below) waiting
 WHERE waiting.changes > 0"""
-"""The one that holds each partition back the furthest, and what is committed behind it."""
-_LOOK = "SELECT * FROM @schema@.look($1, $2, $3)"
+"""For each partition, the transaction that holds it back the furthest, and the committed changes behind it."""
+_HORIZON = "SELECT * FROM @schema@.look($1, $2, $3)"
 READ_ONLY = "25006"
-"""What the server says when a transaction may only read."""
+"""SQLSTATE of a write in a read-only transaction."""
 
 
-class Feed(NamedTuple):
-    """A watched table, as its schema has it."""
+class TableFeed(NamedTuple):
+    """A watched table, as the table `feeds` describes it."""
 
     id: int
     name: str
@@ -82,50 +82,50 @@ class Feed(NamedTuple):
     is_filled: bool
     keep_s: float | None
     key: list[str]
-    """Its columns."""
+    """The columns of the primary key."""
     has_later: bool
-    """There is an index that tells whether a change was replaced since."""
+    """There is an index to check whether a later change has replaced a change."""
 
 
-class Writer(NamedTuple):
-    """A transaction that has changed the table and is not at its end: nothing after its first change can be read."""
+class FeedWriter(NamedTuple):
+    """An open transaction that has changed the table: changes after its first one cannot be read yet."""
 
     pid: int | None
-    """None: it is prepared."""
+    """None for a prepared transaction."""
     since: datetime | None
-    """None where the server does not tell this role."""
+    """None if the server does not show it to this role."""
     prepared: str | None
     holds_back: int
-    """How many numbers at least were drawn since its first one, in one partition."""
+    """At least how many numbers were drawn since its first one, in one partition."""
 
     def __str__(self) -> str:
         return f"process {self.pid}" if self.pid is not None else f"prepared transaction {self.prepared}"
 
 
-class Look(NamedTuple):
+class FeedHorizon(NamedTuple):
     """All lists have one entry for each partition."""
 
     trouble: str | None
     made: str
     ends: str
     open: int
-    """How many have drawn numbers and are not at their end."""
+    """How many open transactions have drawn numbers."""
     lasts: list[int]
-    """The numbers drawn last."""
+    """The last numbers drawn."""
     horizons: list[int]
-    """Up to here everything there will ever be is there."""
+    """Up to here, no further change can appear."""
     newest: list[int]
     floors: list[int]
     has_large: bool
-    """Some changes may be so large that they are kept apart."""
+    """Some changes may be so large that the server stores them out of line (TOAST)."""
 
     def end_of(self, history: int, place: int) -> int | None:
-        """The last number of a history that has ended; None when it has not."""
+        """The last number of a history that has ended; None if it has not ended."""
         found = msgspec.json.decode(self.ends, type=dict[str, list[int]]).get(str(history))
         return None if found is None else found[place]
 
 
-class Link:
+class TableClient:
     def __init__(self, url: str, table: str, schema: str = SCHEMA) -> None:
         self.address = PostgreSQLOptions(url, PURPOSE)
         self.schema = check_name(schema)
@@ -134,9 +134,9 @@ class Link:
         self.database = ""
         self._lines = ConnectionPool(self.door, LINES)
         self._is_strict = False
-        """Whether a look needs other transactions than those that the server begins by itself."""
+        """Whether the query needs an explicit transaction, because the default one is too strict or read-only."""
         self._known: dict[int, list[int]] = {}
-        """How far each feed could be read when it was last looked at."""
+        """The last known horizons of each feed."""
 
     def __str__(self) -> str:
         return f"table {self.table} of {self.address}"
@@ -165,40 +165,40 @@ class Link:
         return await self.run(ask, within_s)
 
     # --- the feed
-    async def feed(self) -> Feed:
-        """Unwatched when there is none."""
+    async def feed(self) -> TableFeed:
+        """Raises TableNotWatched if there is none."""
         names = await self.qualified()
         try:
             rows = await self.rows(_FEED, names)
-        except Unwatched:
+        except TableNotWatched:
             rows = []
         if not rows:
-            raise self._unwatched()
-        return Feed(*rows[0])
+            raise self._not_watched()
+        return TableFeed(*rows[0])
 
-    def _unwatched(self) -> Unwatched:
+    def _not_watched(self) -> TableNotWatched:
         place = str(self.address).removeprefix("postgresql://")
         schema = "" if self.schema == SCHEMA else f"&schema={self.schema}"
-        return Unwatched(
-            f"{self} is not watched: nothing notes its changes. Let its owner run: "
+        return TableNotWatched(
+            f"{self} is not watched, so its changes are not logged. Its owner must run: "
             f"evenflow table watch 'postgresql-table://OWNER@{place}?table={self.table}{schema}'"
         )
 
     async def qualified(self) -> list[str]:
-        """The table's whole name, once it is sure that this server and the schema will do; several where there is no
-        such table (any more), and nobody knows which schema it was in."""
+        """The table's qualified name, after checking the server's and the schema's version. Several candidates if the
+        table does not exist (any more), since its schema is then unknown."""
         try:
             version, relation, name, database, others = (await self.run(self._find))[0]
         except SourceUnavailable as error:
             if getattr(error.__cause__, "sqlstate", None) in ("42601", "42602", "0A000"):
-                raise Misconfigured(f"table={self.table!r} is no name of a table. Write SCHEMA.TABLE.") from error
+                raise Misconfigured(f"table={self.table!r} is not a table's name. Write SCHEMA.TABLE.") from error
             raise
         self.database = database
         found = int(version.split()[-1]) if version else VERSION
         if found > VERSION:
             raise Misconfigured(
-                f"Schema {self.schema} of {self.address} was made by a newer evenflow (its version is {found}, this one"
-                f" knows {VERSION}). Update evenflow here."
+                f"Schema {self.schema} of {self.address} was created by a newer evenflow (its version is {found}, this"
+                f" one supports {VERSION}). Update evenflow here."
             )
         return [str(name)] if relation is not None else [self.table, *others]
 
@@ -209,50 +209,54 @@ class Link:
         cursor = await connection.execute(self.text(_FIND), (self.table,))
         return await cursor.fetchall()
 
-    async def look(self, feed: Feed, sleep_ms: int = 0) -> Look:
+    async def horizon(self, feed: TableFeed, sleep_ms: int = 0) -> FeedHorizon:
         try:
-            look = Look(*(await self.run(lambda connection: self._look(connection, feed, sleep_ms)))[0])
-        except Unwatched as error:
-            raise self._unwatched() from error
+            horizon = FeedHorizon(
+                *(await self.run(lambda connection: self._query_horizon(connection, feed, sleep_ms)))[0]
+            )
+        except TableNotWatched as error:
+            raise self._not_watched() from error
         except (FunctionError, SourceUnavailable) as error:
-            return await self._look_again(feed, sleep_ms, error)
-        if look.trouble is not None:
-            raise self.broken(look.trouble)
-        self._known[feed.id] = look.horizons
-        return look
+            return await self._query_again(feed, sleep_ms, error)
+        if horizon.trouble is not None:
+            raise self.broken(horizon.trouble)
+        self._known[feed.id] = horizon.horizons
+        return horizon
 
-    async def _look_again(self, feed: Feed, sleep_ms: int, error: FunctionError | SourceUnavailable) -> Look:
-        """In a transaction that is begun on purpose, where the others are too strict, or may only read."""
+    async def _query_again(
+        self, feed: TableFeed, sleep_ms: int, error: FunctionError | SourceUnavailable
+    ) -> FeedHorizon:
+        """Repeats the query in an explicit transaction if the default one is too strict or read-only."""
         if isinstance(error, FunctionError) and error.code == "EV012":
-            raise SourceUnavailable(f"{self.address} is a standby: a feed is read from its primary.") from error
+            raise SourceUnavailable(f"{self.address} is a standby. Connect to the primary to read a feed.") from error
         is_read_only = getattr(error.__cause__, "sqlstate", None) == READ_ONLY
         if self._is_strict or not (is_read_only or isinstance(error, FunctionError)):
             raise error
         self._is_strict = True
-        return await self.look(feed, sleep_ms)
+        return await self.horizon(feed, sleep_ms)
 
-    async def writers(self, feed: Feed, look: Look) -> list[Writer]:
-        return [Writer(*row) for row in await self.rows(_WRITERS, look.lasts, feed=feed.id)]
+    async def writers(self, feed: TableFeed, horizon: FeedHorizon) -> list[FeedWriter]:
+        return [FeedWriter(*row) for row in await self.rows(_WRITERS, horizon.lasts, feed=feed.id)]
 
-    async def held_back(self, feed: Feed, look: Look) -> dict[int, Delay]:
-        """What is committed and cannot be read yet, in each partition that has any."""
-        rows = await self.rows(_HELD, look.lasts, feed=feed.id)
-        return {place: Delay(seconds, _waiting(changes, Writer(*who))) for place, changes, seconds, *who in rows}
+    async def held_back(self, feed: TableFeed, horizon: FeedHorizon) -> dict[int, Delay]:
+        """The committed changes that cannot be read yet, for each partition that has some."""
+        rows = await self.rows(_HELD, horizon.lasts, feed=feed.id)
+        return {place: Delay(seconds, _waiting(changes, FeedWriter(*who))) for place, changes, seconds, *who in rows}
 
-    def broken(self, trouble: str) -> Unwatched:
-        return Unwatched(
-            f"{self}: {trouble}. Let its owner run `evenflow table unwatch` and `evenflow table watch`: that begins a"
-            " new log, and copies all rows into it."
+    def broken(self, trouble: str) -> TableNotWatched:
+        return TableNotWatched(
+            f"{self}: {trouble}. Its owner must run `evenflow table unwatch` and `evenflow table watch`, which starts a"
+            " new log and copies all rows into it."
         )
 
-    async def _look(self, connection: Connection, feed: Feed, sleep_ms: int) -> list[tuple[Any, ...]]:
+    async def _query_horizon(self, connection: Connection, feed: TableFeed, sleep_ms: int) -> list[tuple[Any, ...]]:
         values = (feed.id, sleep_ms, self._known.get(feed.id))
         if not self._is_strict:
-            cursor = await connection.execute(self.text(_LOOK), values, binary=True)
+            cursor = await connection.execute(self.text(_HORIZON), values, binary=True)
             return await cursor.fetchall()
         await connection.set_read_only(False)
         async with connection.transaction():
-            cursor = await connection.execute(self.text(_LOOK), values, binary=True)
+            cursor = await connection.execute(self.text(_HORIZON), values, binary=True)
             return await cursor.fetchall()
 
     def close(self) -> None:
@@ -260,9 +264,9 @@ class Link:
         self._lines.close()
 
 
-def _waiting(changes: int, writer: Writer) -> str:
+def _waiting(changes: int, writer: FeedWriter) -> str:
     since = f", open since {writer.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if writer.since is not None else ""
-    waits = "1 change that is committed waits" if changes == 1 else f"{changes} changes that are committed wait"
+    waits = "1 committed change waits" if changes == 1 else f"{changes} committed changes wait"
     return (
         f"{waits} for the transaction of {writer}{since}" if writer.pid is not None else f"{waits} for {writer}{since}"
     )

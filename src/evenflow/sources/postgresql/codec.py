@@ -1,8 +1,7 @@
-"""Rows of a log as events.
+"""Converts rows of a log to events.
 
-With the latest versions, an event's body is the row as JSON. With all versions it says what was before as well, in the
-words of Cosmos DB, and as the embedded container has them: `current`, `previous`, and `metadata` with the kind of
-operation.
+In the mode for latest versions, the body is the row as JSON. In the mode for all versions, the body has the format of
+Cosmos DB and of the embedded container: `current`, `previous`, and `metadata` with the kind of operation.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ KINDS = {"i": b"create", "u": b"replace", "d": b"delete", "t": b"truncate", "r":
 LATEST = "sequence, at_us, key, after"
 ALL = f"{LATEST}, before, before_sequence, op::text"
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-"""Values as they are written: a number may have more digits than a float can hold."""
+"""Values stay raw JSON: a number may have more digits than a float can hold."""
 _COLUMNS = [itemgetter(at) for at in range(4)]
 
 
 def latest(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
-    """The last version of each key among these, unless it was deleted."""
-    # (Not by `zip`: it makes an iterator of each row, and the garbage collector has to look at them all.)
+    """The last version of each key among these rows, unless it was deleted."""
+    # Not with `zip`, which creates an iterator for each row: the garbage collector would scan them all.
     sequences, times_us, keys, bodies = (list(map(column, rows)) for column in _COLUMNS)
     if None not in bodies and len(set(keys)) == len(keys):
         return list(map(Event, bodies, keys, repeat(None), sequences, times_us))
     last: dict[str, int] = {}
     for at, key in enumerate(keys):
         if key is None:
-            last.clear()  # all rows were removed at once
+            last.clear()  # TRUNCATE
         else:
             last[key] = at
     kept = sorted(at for at in last.values() if bodies[at] is not None)
@@ -44,7 +43,7 @@ def latest(rows: Sequence[tuple[Any, ...]]) -> list[Event]:
 
 
 def every(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[Event]:
-    """`columns` are those of the table's key."""
+    """All versions. `columns` are the columns of the primary key."""
     return [Event(_body(row, columns), row[2], None, row[0], row[1]) for row in rows]
 
 

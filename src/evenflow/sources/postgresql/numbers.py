@@ -1,8 +1,8 @@
-"""Rows of a table as documents: what PostgreSQL keeps exactly, Python gets exactly.
+"""Decodes rows without losing precision.
 
-JSON does not say whether a number is a `numeric` or a `double precision`, and a float could not hold the first. So
-every number with a fraction is a `Decimal`, unless its column is a float. Of columns whose type is known, the value
-never decides what it is: `5` of a `numeric` is a `Decimal`, `5` of a `double precision` a `float`.
+JSON does not distinguish `numeric` from `double precision`, and a float cannot hold the first. So every number with a
+fraction becomes a `Decimal`, unless its column is a float. For columns of a known type, the type decides and not the
+value: `5` in a `numeric` column becomes a `Decimal`, `5` in a `double precision` column a `float`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Domains and arrays are followed to what they are made of.
+# Resolves domains and arrays to their base types.
 COLUMNS = """
 WITH RECURSIVE kinds(name, kind) AS (
     SELECT attname, atttypid FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
@@ -30,8 +30,8 @@ _decode = msgspec.json.Decoder(float_hook=Decimal).decode
 
 
 def decoder(columns: Iterable[tuple[str, bool]], *, whole: bool) -> Callable[[bytes], Any]:
-    """What makes a document of a body. With each column: whether it is a `numeric`; else it is a float. With `whole`,
-    a body tells all versions."""
+    """A function that decodes a body. Each column comes with whether it is `numeric`; otherwise it is a float. With
+    `whole`, a body has the format for all versions."""
     kinds: dict[str, Callable[[Any], object]] = {name: Decimal if is_exact else float for name, is_exact in columns}
     if not kinds:
         return _decode
@@ -58,7 +58,7 @@ def decoder(columns: Iterable[tuple[str, bool]], *, whole: bool) -> Callable[[by
 
 
 def _as(kind: Callable[[Any], object], value: Any) -> object:
-    """NaN and infinity are texts in JSON, which both kinds understand."""
+    """NaN and infinity are text in JSON, which both types accept."""
     if isinstance(value, list):
         return [None if one is None else _as(kind, one) for one in value]
     return kind(value)

@@ -1,4 +1,4 @@
-"""A reader of one partition of a feed: a slice of the log at a time, never beyond what the tide allows."""
+"""Reads one partition of a feed: one range of the log at a time, never beyond the horizon."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from evenflow.sources.postgresql import codec as events
 
 if TYPE_CHECKING:
     from evenflow.model import Event
-    from evenflow.sources.postgresql.client import Feed, Link, Look
-    from evenflow.sources.postgresql.horizon import Tide
+    from evenflow.sources.postgresql.client import FeedHorizon, TableClient, TableFeed
+    from evenflow.sources.postgresql.horizon import HorizonPoller
 
 FIRST_ROWS = 100
-"""While nobody knows how large they are."""
+"""The first fetch asks for this many, while the size of rows is unknown."""
 BATCHES = 2
-"""So many are fetched at once: a query has its price, and so has waiting for its answer."""
+"""How many batches one query fetches, to spread the cost of a query and of its round trip."""
 STRIDE, STRIDE_MOST = 2000, 1 << 50
-"""How many numbers one query is about. They have gaps, of any size; but a query about all of them would cost more the
-more there are to come: the server, unless it knows the table well, looks at all of them and sorts them."""
+"""The range of numbers of one query. Numbers have gaps of any size, but a query without a limit gets slower with the
+size of the backlog: without good statistics, the server reads and sorts all of it."""
 STRIDE_REPLACED = 1 << 16
-"""The same where most changes were replaced since, and few are given."""
+"""The same when most changes were replaced since, and few are returned."""
 
 _FLOOR = "SELECT floors[$1 + 1] FROM @schema@.feeds WHERE id = @feed@"
 _EMPTY = """
@@ -34,7 +34,7 @@ _READ = f"""
 SELECT @columns@, ({_FLOOR}) FROM @schema@.log_@feed@ log
 WHERE partition = $1 AND sequence > $2 AND sequence <= $3 @lasting@
 ORDER BY sequence LIMIT $4"""  # noqa: S608 - our own words
-"""As plain as it can be, since it is what a change costs: no join, no conversion, no arrays."""
+"""Kept simple, since it is the cost of each change: no join, no conversion, no arrays."""
 _READ_LARGE = f"""
 SELECT @columns@, ({_FLOOR}) FROM (
     SELECT *, sum(size) OVER (ORDER BY sequence ROWS UNBOUNDED PRECEDING) - size AS before_it FROM (
@@ -43,7 +43,7 @@ SELECT @columns@, ({_FLOOR}) FROM (
         ORDER BY sequence LIMIT $4
     ) changes
 ) sized WHERE before_it < $5 ORDER BY sequence"""  # noqa: S608
-"""It costs something to ask for sizes, and where no change is large nobody has to."""
+"""Limits the bytes. Sizes cost something, so this is used only if some changes are large."""
 _REPLACING = """
 SELECT EXISTS (SELECT 1 FROM @schema@.log_@feed@
     WHERE partition = $1 AND sequence > $2 AND sequence <= $3 AND op IN ('u', 'd', 't'))"""
@@ -56,86 +56,98 @@ _LASTING = """
     AND (SELECT later.sequence FROM @schema@.log_@feed@ later
         WHERE later.partition = $1 AND hashtext(later.key) = hashtext(log.key) AND later.sequence > log.sequence
             AND later.sequence <= @upto@ AND later.key = log.key AND later.op IN ('u', 'd', 't') LIMIT 1) IS NULL"""
-"""Nothing that was replaced or removed since, as far as was known when the sweep began. (Asked for each row by itself:
-the server takes NOT EXISTS for a join, and looks through all that comes.)"""
+"""Excludes changes that were replaced or removed before the sweep began. It is a subquery for each row, because the
+server would turn NOT EXISTS into a join over everything."""
 
 
 class TableReader:
-    def __init__(self, link: Link, tide: Tide, feed: Feed, place: int, after: int, made: str, *, whole: bool) -> None:
-        """With `whole`, all versions and deletes are given."""
-        self._link, self._tide, self._feed = link, tide, feed
+    def __init__(
+        self,
+        client: TableClient,
+        poller: HorizonPoller,
+        feed: TableFeed,
+        place: int,
+        after: int,
+        made: str,
+        *,
+        whole: bool,
+    ) -> None:
+        """With `whole`, all versions and deletes are returned."""
+        self._client, self._poller, self._feed = client, poller, feed
         self._place = place
         self._after = self._read_to = after
-        """All up to the first was returned, all up to the second was fetched."""
+        """Everything up to the first was returned, everything up to the second was fetched."""
         self._made = made
         self._whole = whole
         self._events: list[Event] = []
         self._sizes: list[int] = []
-        """Of their bodies, in bytes."""
+        """The sizes of their bodies, in bytes."""
         self._at = 0
         self._row_bytes = 0.0
         self._stride = STRIDE
         self._sweep = after
-        """Of what was there up to here, the latest versions are given; then of what has come meanwhile. So also a row
-        that is changed all the time is given once in a while."""
+        """A sweep returns the latest versions of the changes up to here; the next sweep covers what came meanwhile. So
+        a row that changes all the time is still returned once in each sweep."""
         self._is_replacing: bool | None = None
-        """Whether anything in the sweep replaces or removes a row; None: nobody has asked yet."""
-        self._has_looked = False
+        """Whether anything in the sweep replaces or removes a row; None if not queried yet."""
+        self._has_waited = False
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
         until_s = asyncio.get_running_loop().time() + max_wait_s
         while self._at == len(self._events):
-            look = self._tide.last
-            if look is None or look.newest[self._place] <= self._read_to:
-                look = await self._tide.beyond(self._place, self._read_to, until_s, is_known=self._has_looked)
-                self._has_looked = True
-                self._check(look)
-            if look.newest[self._place] <= self._read_to:
-                # What others have drawn and given back is no event: it is passed, too.
-                self._after = self._read_to = max(self._read_to, look.horizons[self._place])
-                is_held_back = look.lasts[self._place] > look.horizons[self._place]
+            horizon = self._poller.last
+            if horizon is None or horizon.newest[self._place] <= self._read_to:
+                horizon = await self._poller.beyond(self._place, self._read_to, until_s, is_known=self._has_waited)
+                self._has_waited = True
+                self._check(horizon)
+            if horizon.newest[self._place] <= self._read_to:
+                # Also moves past numbers of transactions that were rolled back.
+                self._after = self._read_to = max(self._read_to, horizon.horizons[self._place])
+                is_held_back = horizon.lasts[self._place] > horizon.horizons[self._place]
                 return Batch((), position_at(self._after), is_held_back=is_held_back)
-            await self._fetch(look, max_events, max_bytes)
+            await self._fetch(horizon, max_events, max_bytes)
         return self._taken(max_events, max_bytes)
 
     async def aclose(self) -> None:
         pass
 
-    def _check(self, look: Look) -> None:
-        if look.made != self._made:
-            raise SourceUnavailable(f"{self._link} is watched anew since it was opened. Open it again.")
-        if look.floors[self._place] > self._read_to:
-            raise gone(self._link, self._read_to, look.floors[self._place])
+    def _check(self, horizon: FeedHorizon) -> None:
+        if horizon.made != self._made:
+            raise SourceUnavailable(
+                f"{self._client} was unwatched and watched again since it was opened. Open it again."
+            )
+        if horizon.floors[self._place] > self._read_to:
+            raise gone(self._client, self._read_to, horizon.floors[self._place])
 
-    async def _fetch(self, look: Look, max_events: int, max_bytes: int) -> None:
+    async def _fetch(self, horizon: FeedHorizon, max_events: int, max_bytes: int) -> None:
         most, query = max_events, _READ_LARGE
-        if not look.has_large:
+        if not horizon.has_large:
             fitting = int(max_bytes // self._row_bytes) + 1 if self._row_bytes else FIRST_ROWS
             most, query = min(BATCHES * max_events, fitting), _READ
-        horizon = look.horizons[self._place]
+        read_limit = horizon.horizons[self._place]
         if self._read_to >= self._sweep:
-            self._sweep, self._is_replacing = horizon, None
+            self._sweep, self._is_replacing = read_limit, None
         until = min(self._sweep, self._read_to + self._stride)
         values: list[object] = [self._place, self._read_to, until, most]
-        values += [max_bytes] if look.has_large else []
+        values += [max_bytes] if horizon.has_large else []
         lasting = ""
-        # Where all there is comes at once, it is seen here what was replaced.
-        is_all = until == self._sweep and until - self._read_to <= most and not look.has_large
+        # If one query returns everything, `latest` removes replaced changes here.
+        is_all = until == self._sweep and until - self._read_to <= most and not horizon.has_large
         if not is_all and await self._passes_over():
             values.append(self._sweep)
-            lasting = self._link.filled(_LASTING, feed=self._feed.id, upto=f"${len(values)}")
+            lasting = self._client.filled(_LASTING, feed=self._feed.id, upto=f"${len(values)}")
         columns = events.ALL if self._whole else events.LATEST
-        rows = await self._link.rows(query, *values, columns=columns, feed=self._feed.id, lasting=lasting)
-        # Where there are none, it is asked afterwards: a log that has all after this place now, had it then.
-        asked = [(rows[0][-1], True)] if rows else await self._link.rows(_EMPTY, *values[:3], feed=self._feed.id)
-        if not asked:
-            self._tide.last = None  # nobody watches it any more: the next look says so
+        rows = await self._client.rows(query, *values, columns=columns, feed=self._feed.id, lasting=lasting)
+        # Without rows, the floor is queried afterwards: a log that is complete now was complete then.
+        waiting = [(rows[0][-1], True)] if rows else await self._client.rows(_EMPTY, *values[:3], feed=self._feed.id)
+        if not waiting:
+            self._poller.last = None  # the table is no longer watched: the next poll raises the error
             return
-        ((floor, has_any),) = asked
+        ((floor, has_any),) = waiting
         if floor > self._read_to:
-            raise gone(self._link, self._read_to, floor)
+            raise gone(self._client, self._read_to, floor)
         if not rows:
-            self._pass(until, horizon, has_any=has_any)
+            self._pass(until, read_limit, has_any=has_any)
             return
         self._take_in(rows)
         if lasting:
@@ -146,23 +158,23 @@ class TableReader:
             self._stride = max(self._stride // 2, STRIDE)
 
     async def _passes_over(self) -> bool:
-        """Whether the server is to leave out what was replaced: it costs something, and rows that are only ever added
-        replace nothing."""
+        """Whether the query excludes replaced changes. That costs something, and is useless for tables that only get
+        new rows."""
         if self._whole or not self._feed.has_later:
             return False
         if self._is_replacing is None:
-            asked = await self._link.rows(_REPLACING, self._place, self._read_to, self._sweep, feed=self._feed.id)
-            self._is_replacing = bool(asked[0][0])
+            waiting = await self._client.rows(_REPLACING, self._place, self._read_to, self._sweep, feed=self._feed.id)
+            self._is_replacing = bool(waiting[0][0])
         return self._is_replacing
 
-    def _pass(self, until: int, horizon: int, *, has_any: bool) -> None:
-        """Numbers without a change, or with such alone as were replaced since."""
+    def _pass(self, until: int, read_limit: int, *, has_any: bool) -> None:
+        """Moves past numbers without a change, or whose changes were replaced since."""
         if not has_any:
             self._stride = min(4 * self._stride, STRIDE_MOST)
-        if has_any or until < horizon:
+        if has_any or until < read_limit:
             self._read_to = until
         else:
-            self._tide.last = None  # there was one: it was removed, or this is another server. Look again
+            self._poller.last = None  # a change was removed, or this is another server: poll again
 
     def _take_in(self, rows: list[tuple[Any, ...]]) -> None:
         self._events, self._at = events.every(rows, self._feed.key) if self._whole else events.latest(rows), 0
@@ -187,7 +199,7 @@ class TableReader:
 
 
 def _fitting(sizes: list[int], max_bytes: int) -> list[int]:
-    """As many of them as are not more in all, and at least one."""
+    """As many as fit, and at least one."""
     for count, until_here in enumerate(accumulate(sizes)):
         if count and until_here > max_bytes:
             return sizes[:count]
@@ -198,8 +210,8 @@ def position_at(number: int) -> Position:
     return Position(str(number), number)
 
 
-def gone(link: Link, after: int, floor: int) -> PositionGone:
+def gone(client: TableClient, after: int, floor: int) -> PositionGone:
     return PositionGone(
-        f'Changes after {after} of {link} are no longer kept: the log was pruned up to {floor}. Begin at "earliest" to'
-        " go on with what is left."
+        f'Changes after {after} of {client} are no longer kept: the log was pruned up to {floor}. Start at "earliest"'
+        " to continue with the changes that are left."
     )

@@ -1,22 +1,22 @@
-"""What all watched tables of a schema share, in SQL: their facts, how numbers are drawn, and how far they may be read.
+"""The SQL that all watched tables of a schema share: the table of feeds, how numbers are drawn, and the horizon.
 
-**Why nothing is missed.** A change gets its number from a sequence, and transactions commit in another order than they
-draw. So a transaction, before it draws its first number in a partition, takes a shared advisory lock that carries the
-last number drawn so far, and has it until it ends. A look reads the last numbers first, then the locks, and only then
-takes a snapshot. Whoever drew a number by then had its lock. Either it still has it: its numbers are above the lock's,
-and nobody reads beyond that. Or it has ended; and since the server makes a commit visible before it lets go of locks,
-the snapshot shows what it wrote. So everything up to the lowest of the last number and the locks is complete.
+**Why no change is missed.** A change gets its number from a sequence, and transactions commit in a different order than
+they draw numbers. So before its first number in a partition, a transaction takes a shared advisory lock that encodes
+the last number drawn so far, and holds it until it ends. The function `look` reads the last numbers first, then the
+locks, and only then takes a snapshot. Every transaction that has drawn a number by then had taken its lock. If it still
+holds the lock, its numbers are above the lock's number, and readers stop there. If it has ended, the snapshot shows its
+changes, because the server makes a commit visible before it releases locks. So everything up to the lowest of the last
+number and the locks is complete.
 
-**Why nothing is read that a crash can undo.** A number that a reader has passed must not be given again. But what was
-committed without waiting for the disk, and what was drawn and rolled back, may be forgotten in a crash, its number
-with it. So a look that brings news writes something itself, and its own commit waits for the disk: what was there
-before is on it then, too.
+**Why readers never see what a crash can undo.** A number that a reader has passed must not be drawn again. But a crash
+may forget asynchronous commits, and numbers that were drawn and rolled back. So when the horizon has moved, `look`
+writes something itself and waits until its own commit is on disk: everything before it is on disk then, too.
 
-**Why the changes of a key come in order.** A number is drawn while its transaction holds the row. Whoever changes the
-row next does so when that one has ended, and draws a higher number. Transaction ids have no such order: a transaction
-that got its id early may change a row late.
+**Why the changes of a key are in order.** A transaction draws a number while it holds the row's lock. The next
+transaction changes the row after the first has ended, and draws a higher number. Transaction ids have no such order: a
+transaction that got its id early may change a row late.
 
-What is between @ is filled in. A change of any of this, or of the trigger, raises VERSION.
+Names between @ are placeholders. Any change here or in the trigger must raise VERSION.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import re
 VERSION = 2
 SCHEMA = "evenflow_feed"
 HISTORY_BITS = 40
-"""A number is (history << 40) + a count: what a failover lost is not counted again."""
+"""A number is (history << 40) + a count, so numbers that a failover lost are never reused."""
 
 COMMON = """
 CREATE TABLE IF NOT EXISTS @schema@.feeds (
@@ -56,14 +56,14 @@ CREATE OR REPLACE FUNCTION @schema@.version() RETURNS integer LANGUAGE sql IMMUT
 CREATE OR REPLACE FUNCTION @schema@.timeline() RETURNS text LANGUAGE sql VOLATILE AS
     'SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)';
 
--- The numbers drawn last, 0 where there are none yet.
+-- The last numbers drawn, 0 if there are none yet.
 CREATE OR REPLACE FUNCTION @schema@.lasts(feed integer, partitions integer) RETURNS bigint[] LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(coalesce(pg_sequence_last_value(
         ('@schema@.number_' || feed || '_' || place)::regclass), 0) ORDER BY place)
     FROM generate_series(0, partitions - 1) place $$;
 
--- Another server has taken over. It may have lost numbers that were read already, so it goes on above them all. This is
--- nobody's transaction's: whoever writes first may be at it for long, or roll it back.
+-- Another server has taken over. It may have lost numbers that were read already, so it continues above all of them.
+-- This does not depend on a transaction: the first writer's may stay open for long, or roll back.
 CREATE OR REPLACE FUNCTION @schema@.rise(feed integer, history bigint, partitions integer) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -86,7 +86,7 @@ BEGIN
     PERFORM pg_advisory_unlock(kind, feed);
 END $$;
 
--- What readers make of it: where the history before has ended.
+-- Called by readers after a takeover: records where the previous history has ended.
 CREATE OR REPLACE FUNCTION @schema@.turn(feed integer) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -104,8 +104,8 @@ BEGIN
     WHERE id = feed;
 END $$;
 
--- Before a transaction's first number in a partition. What is noted and the lock go together when a savepoint is rolled
--- back: so whoever finds it noted has the lock.
+-- Called before a transaction's first number in a partition. Rolling back to a savepoint undoes the note and the lock
+-- together, so a transaction that finds the note holds the lock.
 CREATE OR REPLACE FUNCTION @schema@.enter(feed integer, place integer, mark text, noted text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -120,7 +120,7 @@ BEGIN
     END IF;
     IF noted IS NULL OR split_part(noted, ' ', 1) <> mark THEN
         noted := mark || ' ';
-        -- Only while somebody sleeps, since those who notify commit one after the other; and they cannot be prepared.
+        -- Only while a poller sleeps, since NOTIFY serialises commits, and is not allowed in a prepared transaction.
         IF pg_sequence_last_value(('@schema@.bell_' || feed)::regclass) > now_ms
             AND current_setting('max_prepared_transactions') = '0' THEN
             PERFORM pg_notify('@schema@', feed::text);
@@ -131,11 +131,11 @@ BEGIN
     RETURN set_config('@schema@.open_' || feed, noted || place || ' ', true);
 END $$;
 
--- Those who have drawn numbers and are not at their end: where, and how far below the last number they began.
+-- The open transactions that have drawn numbers: their partition, and how far below the last number they began.
 CREATE OR REPLACE FUNCTION @schema@.writers(feed integer, lasts bigint[])
 RETURNS TABLE (place integer, below bigint, pid integer, "transaction" text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    -- One that began after the last number was read is above it, and holds nobody back.
+    -- A transaction that began after the last number was read is above it, and does not limit the horizon.
     SELECT found, CASE WHEN distance < 1::bigint << 47 THEN distance ELSE 0 END, found_pid, found_transaction
     FROM (
         SELECT ((classid::bigint >> 16) & 255)::integer AS found, pid AS found_pid,
@@ -149,7 +149,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     ) held
     WHERE found < array_length(lasts, 1) $$;
 
--- How many they are, and up to where each partition is complete.
+-- How many open transactions there are, and up to which number each partition is complete.
 CREATE OR REPLACE FUNCTION @schema@.complete(feed integer, lasts bigint[], OUT open integer, OUT horizons bigint[])
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(sum(writers), 0), array_agg(lasts[place + 1] - coalesce(below, 0) ORDER BY place)
@@ -157,7 +157,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
         SELECT place, max(below) AS below, count(*) AS writers FROM @schema@.writers(feed, lasts) GROUP BY place
     ) held USING (place) $$;
 
--- How far each partition may be read, and what there is. `known` is how far that was when the same one looked before.
+-- How far each partition may be read, and its newest change. `known` are the horizons of the caller's previous call.
 CREATE OR REPLACE FUNCTION @schema@.look(feed integer, sleep_ms integer, known bigint[], OUT trouble text,
     OUT made text, OUT ends text, OUT open integer, OUT lasts bigint[], OUT horizons bigint[], OUT newest bigint[],
     OUT floors bigint[], OUT has_large boolean) RETURNS record
@@ -201,12 +201,12 @@ BEGIN
     END IF;
 END $$;
 
--- Why changes of a table go by unnoticed, or could not be told apart; NULL when all is well.
+-- Why changes of a table are not logged, or cannot be assigned to rows; NULL if there is no problem.
 CREATE OR REPLACE FUNCTION @schema@.trouble(feed integer) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
         WHEN to_regclass(name)::oid <> relation
-        THEN 'another table has its name now: it was made again, or came out of a dump'
+        THEN 'another table has its name now: it was recreated, or restored from a dump'
         WHEN pg_class.oid IS NULL THEN 'the table was dropped'
         WHEN NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = relation AND tgenabled = 'A'
                 AND tgfoid = to_regproc('@schema@.note_' || feed))
@@ -218,11 +218,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         THEN 'its trigger was dropped or disabled, and changes since then are not in the log'
         WHEN key_at IS DISTINCT FROM
             (SELECT indkey::text FROM pg_index WHERE indrelid = relation AND indisprimary)
-        THEN 'it has another primary key than when it was first watched' END
+        THEN 'its primary key is not the one that it had when it was first watched' END
     FROM @schema@.feeds LEFT JOIN pg_class ON pg_class.oid = relation WHERE id = feed $$;
 
--- The place before the first change that was made then, or later. Times follow numbers but for moments, when several
--- draw at once: so the search ends ten seconds before, and goes on one by one.
+-- The position before the first change at or after the time. Times are ordered like numbers except for concurrent
+-- transactions: so the binary search stops ten seconds earlier, and a scan follows.
 CREATE OR REPLACE FUNCTION @schema@.before(feed integer, place integer, time_us bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -246,8 +246,9 @@ BEGIN
     RETURN low;
 END $$;
 
--- Remove what is older, so many rows a partition at most; how many they were. Where all versions are kept, it is
--- everything that is older. Otherwise what a later change of its key has replaced: the latest version of a row stays.
+-- Removes older changes, up to a number of rows for each partition, and returns how many. If all versions are kept,
+-- every older change is removed. Otherwise only those that a later change of the key has replaced: the latest version
+-- of a row stays.
 CREATE OR REPLACE FUNCTION @schema@.prune(feed integer, older_s double precision, most integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -260,7 +261,7 @@ BEGIN
     SELECT * INTO mine FROM @schema@.feeds WHERE id = feed FOR UPDATE;
     UPDATE @schema@.feeds SET pruned_at = clock_timestamp() WHERE id = feed;
     IF NOT mine.previous THEN
-        -- A delete goes once all before it has gone: else what it removed would be there again.
+        -- A delete is removed only after everything before it: otherwise the deleted row would appear again.
         EXECUTE 'DELETE FROM ' || log || ' WHERE (partition, sequence) IN (SELECT partition, sequence FROM ('
             'SELECT partition, sequence, at_us, op, lead(sequence) OVER of_key AS later,'
             ' lag(sequence) OVER of_key AS earlier, row_number() OVER (all_of_it ORDER BY sequence) AS at,'
@@ -273,8 +274,8 @@ BEGIN
         GET DIAGNOSTICS removed = ROW_COUNT;
         RETURN removed;
     END IF;
-    -- Each partition from its lower end, so that what is gone is known by one number: all up to the first young one,
-    -- and nothing that an open transaction keeps everybody from reading.
+    -- Removes from the lower end of each partition, so that one number describes what was removed: everything up to
+    -- the first younger change, but nothing beyond the horizon.
     SELECT horizons INTO upto FROM @schema@.complete(feed, @schema@.lasts(feed, mine.partitions));
     EXECUTE 'SELECT array_agg(coalesce((SELECT max(sequence) FROM ('
         'SELECT sequence, max(at_us) OVER (ORDER BY sequence) AS latest_us FROM ('
@@ -285,7 +286,7 @@ BEGIN
     RETURN @schema@.forget(feed, upto);
 END $$;
 
--- Remove all up to these numbers.
+-- Removes everything up to these numbers.
 CREATE OR REPLACE FUNCTION @schema@.forget(feed integer, upto bigint[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -299,7 +300,7 @@ BEGIN
     RETURN removed;
 END $$;
 
--- What readers call now and then: retention as it was agreed on, by one of them at a time and not too often.
+-- Called by readers regularly: applies the configured retention, in one session at a time and not too often.
 CREATE OR REPLACE FUNCTION @schema@.tidy(feed integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -318,5 +319,5 @@ def common(schema: str) -> str:
 
 
 def filled_in(text: str, **values: object) -> str:
-    """In one pass: what was filled in is not looked into again."""
+    """Replaces placeholders in one pass, so that inserted text is not searched again."""
     return re.sub(r"@(\w+)@", lambda found: str(values[found[1]]), text)

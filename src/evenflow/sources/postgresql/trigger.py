@@ -1,16 +1,16 @@
-"""What one watched table has, in SQL: its log, its numbers, the trigger that writes them, and the copying of its rows.
+"""The SQL of one watched table: its log, its numbers, the trigger that writes them, and the function that copies rows.
 
-The trigger is one for each row, not for each statement with its transition tables: it pairs an old row with the new one
-also where the key changes, partitions of a table inherit it, and it comes before an application's own triggers (they
-run in the order of their names), which may change the same row again.
+It is a row-level trigger, not a statement-level one with transition tables: it pairs the old row with the new one even
+if the key changes, partitions of a table inherit it, and it runs before the application's own triggers (triggers run
+in the order of their names), which may change the same row again.
 
-Such a trigger may also change another row that the same statement has changed. Of that the server tells first, since
-the inner statement ends first, though it is the later change. So from the first change inside a trigger on, its
-transaction looks up each row, and notes what it is now. What was before is what the log had last, where it has
-anything of this row: the server tells of versions in between that are not in the log.
+Such a trigger of the application may also change another row that the same statement has changed. The server reports
+that change first, because the inner statement ends first, although it is the later change. So from the first change
+inside a trigger on, the transaction looks up each row and logs its current state. The previous image is then the last
+one in the log, if it has one: the server reports intermediate versions that are not in the log.
 
-A name of a table or column can be anything: aliases are written so that no column is taken for them (`mine.*`, never
-`mine`), and functions are quoted in a way that no name can end.
+Names of tables and columns can be anything: aliases are written so that they cannot be confused with a column
+(`mine.*`, never `mine`), and function bodies use a quote that no name contains.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from evenflow.sources.postgresql.schema import VERSION, filled_in
 
 PARTITIONS_MOST = 256
 MADE_BY = f"-- version {VERSION}\n"
-"""What the text of a trigger's function has that this version of evenflow made."""
+"""A marker in the trigger function of this version of evenflow."""
 PLAIN = {"int2", "int4", "int8", "text", "uuid", "numeric", "bool"}
-"""Types whose text is the same whatever a session's settings are."""
+"""Types whose text does not depend on a session's settings."""
 STEADY = PLAIN | {"varchar", "bpchar", "date", "time", "timestamp", "timestamptz", "json", "jsonb"}
-"""The same for what is made of them in JSON, but for the time zone."""
+"""Types whose JSON does not depend on a session's settings other than the time zone."""
 SETTINGS = """
     SET "DateStyle" = 'ISO' SET "IntervalStyle" = 'postgres' SET bytea_output = 'hex' SET extra_float_digits = 1
     SET lc_monetary = 'C'"""
-"""For all others. It costs those who write a little."""
+"""For all other types. It costs writers a little."""
 
 LOG = """
 CREATE TABLE @schema@.log_@feed@ (
@@ -46,8 +46,8 @@ CREATE SEQUENCE @schema@.bell_@feed@ MINVALUE 0;
 BY_KEY = "CREATE INDEX ON @schema@.log_@feed@ (partition, hashtext(key), sequence);"
 LATER = """CREATE INDEX IF NOT EXISTS log_@feed@_later ON @schema@.log_@feed@ (partition, hashtext(key), sequence)
     WHERE op IN ('u', 'd', 't');"""
-"""Where only latest versions are kept: for readers to pass over what was replaced or removed since. A row that was just
-made replaces nothing, so that whoever makes rows does not pay for it."""
+"""If only latest versions are kept, readers use this to skip changes that were replaced or removed since. Inserts
+replace nothing and are not in the index, so they do not pay for it."""
 _BEFORE_NUMBER = """(SELECT log.sequence FROM @schema@.log_@feed@ log
                 WHERE log.partition = place AND hashtext(log.key) = hashtext(@put_key@) AND log.key = @put_key@
                 ORDER BY log.sequence DESC LIMIT 1)"""
@@ -57,9 +57,9 @@ _IMAGE = """(SELECT log.after FROM @schema@.log_@feed@ log
                         WHERE emptied.partition = place AND hashtext(emptied.key) IS NULL
                         ORDER BY emptied.sequence DESC LIMIT 1), 0)
                 ORDER BY log.sequence DESC LIMIT 1)"""
-"""What the log has last of a row: NULL where that is nothing, or that it was removed."""
+"""The last image of a row in the log: NULL if there is none, or if the row was removed."""
 
-# The hash is one that stays the same in every version of the server: a key must not change its partition.
+# This hash is the same in all versions of the server: a key must not change its partition.
 _PLACE = "place := (('x' || left(md5(@put_key@), 8))::bit(32)::bigint * @partitions@) >> 32;"
 _PUT = """
         IF noted IS NULL OR split_part(noted, ' ', 1) <> mark OR strpos(noted, ' ' || place || ' ') = 0 THEN
@@ -76,7 +76,7 @@ DECLARE
     place integer;"""
 
 _NESTED = "strpos(noted, ' n ') > 0 AND split_part(noted, ' ', 1) = mark"
-"""Whether there was a change inside a trigger, in this transaction."""
+"""Whether this transaction had a change inside a trigger."""
 
 TRIGGER = """
 CREATE OR REPLACE FUNCTION @schema@.note_@feed@() RETURNS trigger @head@
@@ -91,9 +91,9 @@ BEGIN
     IF TG_OP <> 'DELETE' THEN
         new_key := @new_key@;
     END IF;
-    -- Another key is another row: the old one is gone, and the new one may be in another partition.
+    -- A changed key is a deleted row and a new one, which may be in another partition.
     IF pg_trigger_depth() > 1 OR @nested@ THEN
-        -- What was changed since then is in the log already.
+        -- Later changes of the row are in the log already.
         IF TG_OP <> 'INSERT' AND old_key IS DISTINCT FROM new_key
             AND NOT EXISTS (SELECT 1 FROM @rows@ mine WHERE @is_old@) THEN
             @place_old@
@@ -142,9 +142,9 @@ BEGIN
     RETURN NULL;
 END @quote@;
 
--- Copies rows that were there before the trigger. Meanwhile it holds each of them, as whoever changes it would: so the
--- copy and the changes of its row are in order. It never waits for one row while it holds others: nobody's transaction
--- ends in a deadlock because of it. The key of the last row; NULL when there are no more.
+-- Copies rows that existed before the trigger. It locks each row like a writer would, so the copy is in order with the
+-- row's changes. It never waits for a row while it holds locks on others, so it cannot cause a deadlock. Returns the
+-- key of the last row; NULL if there are no more.
 CREATE OR REPLACE FUNCTION @schema@.fill_@feed@(after_key text[], most integer) RETURNS text[] @fill_head@
     mine record;
     last text[];
@@ -177,36 +177,36 @@ DELETE FROM @schema@.feeds WHERE id = @feed@;
 """
 
 
-class Column(NamedTuple):
+class KeyColumn(NamedTuple):
     bare: str
     name: str
-    """The same, quoted where it must be."""
+    """The same, quoted if necessary."""
     kind: str
-    """Its type, with the schema that this is in, and without a length: a cast must not cut it."""
+    """Its type, qualified and without a length, so that a cast does not truncate."""
     operators: str
-    """The schema of the operators that order it."""
+    """The schema of its comparison operators."""
 
     @property
     def is_plain(self) -> bool:
         return self.kind.removeprefix("pg_catalog.") in PLAIN
 
 
-class Table(NamedTuple):
-    """A table that is watched, or is to be."""
+class WatchedTable(NamedTuple):
+    """A table that is watched, or will be."""
 
     relation: int
     name: str
-    """With its schema, quoted where it must be, as all names here."""
+    """The qualified name, quoted if necessary."""
     is_partitioned: bool
-    key: tuple[Column, ...]
+    key: tuple[KeyColumn, ...]
     """The columns of its primary key."""
     key_at: str
-    """Where they are in the table, as the server notes it."""
+    """Their column numbers, as in pg_index.indkey."""
     is_steady: bool
-    """No session's settings, but for the time zone, show in its rows as JSON."""
+    """The JSON of its rows does not depend on a session's settings other than the time zone."""
 
     def key_of(self, row: str) -> str:
-        """The key as text, in SQL: of one column its value, else a list in JSON."""
+        """The key as text, in SQL: the value of a single column, or a JSON list."""
         if len(self.key) > 1:
             columns = ", ".join(f"{row}.{column.name}" for column in self.key)
             return f"pg_catalog.jsonb_build_array({columns})::text"
@@ -230,8 +230,8 @@ def log(schema: str, feed: int, partitions: int, *, previous: bool) -> str:
     return filled_in(LOG + (BY_KEY if previous else LATER), schema=schema, feed=feed) + "".join(numbers)
 
 
-def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: bool) -> str:
-    """Its functions and triggers."""
+def trigger(schema: str, feed: int, table: WatchedTable, partitions: int, *, previous: bool) -> str:
+    """The functions and triggers of a table."""
     drawn = (f"WHEN {place} THEN nextval('{schema}.number_{feed}_{place}'::regclass)" for place in range(partitions))
     values = {"schema": schema, "feed": feed, "partitions": partitions, "next": f"CASE place {' '.join(drawn)} END"}
     values["quote"], values["inner_quote"] = (_quote(table, word) for word in ("evenflow", "query"))
@@ -239,7 +239,7 @@ def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: 
     was = "was" if previous else "NULL"
     settings = "" if table.is_steady else SETTINGS
     head = filled_in(_HEAD, **values, rights="DEFINER", path="pg_catalog, pg_temp", settings=settings)
-    # Who copies acts for itself: there may be other people's operators in that schema.
+    # The copying function runs with the caller's rights, because that schema may contain operators of other users.
     path = ", ".join(dict.fromkeys(("pg_catalog", *(column.operators for column in table.key), "pg_temp")))
     fill_head = filled_in(_HEAD, **values, rights="INVOKER", path=path, settings=SETTINGS)
 
@@ -250,7 +250,7 @@ def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: 
         return filled_in(_IMAGE, **values, put_key=key) if previous else "NULL"
 
     def put(op: str, key: str, after: str = "NULL", before: str = "NULL") -> str:
-        """Into `place`."""
+        """Inserts into the partition `place`."""
         number = "NULL" if before == "NULL" else filled_in(_BEFORE_NUMBER, **values, put_key=key)
         return filled_in(_PUT, **values, op=op, put_key=key, after=after, before=before, before_number=number)
 
@@ -278,7 +278,7 @@ def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: 
         put_insert=placed("new_key") + put("i", "new_key", "row_to_json(NEW)"),
         put_update_now=put("u", "new_key", "row_now", was),
         put_delete_now=put("d", "old_key", before=was),
-        put_insert_now=put("i" if previous else "u", "new_key", "row_now"),  # nobody knows here whether it was there
+        put_insert_now=put("i" if previous else "u", "new_key", "row_now"),  # without images, it may be an update
         put_truncate=put("t", "NULL"),
         put_read=placed(copied_key) + put("r", copied_key, "row_to_json(mine)"),
         keys=", ".join(column.name for column in table.key),
@@ -287,8 +287,8 @@ def trigger(schema: str, feed: int, table: Table, partitions: int, *, previous: 
     )
 
 
-def _quote(table: Table, word: str) -> str:
-    """A dollar quote that is in none of its names."""
+def _quote(table: WatchedTable, word: str) -> str:
+    """A dollar quote that none of the table's names contains."""
     names = [table.name, *(name for column in table.key for name in column)]
     quotes = (f"${word}{count}$" for count in itertools.count())
     return next(quote for quote in quotes if not any(quote in name for name in names))

@@ -1,7 +1,7 @@
-"""The way to the Redis server of a stream: the driver, time limits, and errors in our own words.
+"""Commands to the Redis server of the streams: the driver, timeouts, and the translation of errors.
 
-What is asked of several streams is asked in one round trip. In a cluster, where the streams of one question must be in
-one slot, there is a round trip for each slot.
+A query about several streams is one round trip. In a cluster, all keys of a command must be in one slot, so it is one
+round trip for each slot.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.errors import EvenflowError, Misconfigured, SourceUnavailable, StorageFull
-from evenflow.sources.redis_streams.positions import ZERO, Facts, id_of
-from evenflow.sources.redis_streams.scripts import FETCH, IDS, LOOK, MADE, NEXT
+from evenflow.sources.redis_streams.positions import ZERO, StreamState, id_of
+from evenflow.sources.redis_streams.scripts import FETCH, IDS, MADE, NEXT, STATE
 
 try:
     from redis import asyncio as driver
@@ -29,41 +29,41 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from evenflow.sources.redis_streams.options import Address
+    from evenflow.sources.redis_streams.options import RedisStreamsServer
 
 APPEND_ENTRIES, APPEND_BYTES = 1000, 1 << 20
-"""What is sent at once, so that each request has its own time."""
+"""The most that is sent in one request, so that each request has its own timeout."""
 SLOTS_AT_ONCE = 16
 
 
 class NotAStream(Misconfigured):
-    """Another kind of thing has the name of a stream."""
+    """The key holds a value that is not a stream."""
 
 
-class Wanted(NamedTuple):
-    """Of one stream."""
+class StreamFetch(NamedTuple):
+    """What to fetch from one stream."""
 
     key: str
     after: str
-    room_bytes: int
+    free_bytes: int
 
 
-class Fetched(NamedTuple):
-    facts: Facts
+class FetchedEntries(NamedTuple):
+    state: StreamState
     entries: list[tuple[bytes, list[bytes]]]
     more: bool
-    """Perhaps: it was not asked for all that there is."""
+    """There may be more: a limit was reached."""
 
 
-def connect(address: Address) -> Any:
-    """A client of the driver. Nothing is opened before its first command."""
+def connect(address: RedisStreamsServer) -> Any:
+    """A client of the driver. It connects with its first command."""
     options: dict[str, Any] = {
         "host": address.host,
         "port": address.port,
         "username": address.username,
         "password": address.password,
         "socket_connect_timeout": address.timeout_s,
-        "socket_timeout": None,  # each request has a limit of its own
+        "socket_timeout": None,  # each request has its own timeout
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }
@@ -74,63 +74,67 @@ def connect(address: Address) -> Any:
     return driver.Redis(**options, db=address.db, retry_on_error=[])
 
 
-class Link:
-    def __init__(self, address: Address) -> None:
+class RedisStreamsClient:
+    def __init__(self, address: RedisStreamsServer) -> None:
         self.address = address
         self._reading: Any = None
         self._writing: Any = None
-        """A client of its own: where many are written at once, the driver does not see by itself that a cluster's node
-        has died. Closed, it asks for the nodes again; and no reader may lose its connection by that."""
-        self._questions = asyncio.Semaphore(SLOTS_AT_ONCE if address.cluster else 1)
-        """All partitions are opened at once, and each driver's request would have a connection of its own."""
+        """A separate client: when many commands are pipelined, the driver does not notice that a cluster node has died.
+        Closing the client makes it discover the nodes again, and that must not disconnect readers."""
+        self._query_limit = asyncio.Semaphore(SLOTS_AT_ONCE if address.cluster else 1)
+        """Limits connections: all partitions are opened at once, and each request would use its own connection."""
         self._has_served = False
 
     def __str__(self) -> str:
         return f"the Redis at {self.address}"
 
     def slot(self, key: str) -> int:
-        """What can be asked for together has the same."""
+        """Keys with the same slot can be queried together."""
         return key_slot(key.encode()) if self.address.cluster else 0
 
-    # --- questions
-    async def facts(self, keys: Sequence[str]) -> dict[str, Facts]:
-        return {key: facts_of(told) for key, told in (await self._of_each(LOOK, dict.fromkeys(keys, ""))).items()}
+    # --- queries
+    async def state(self, keys: Sequence[str]) -> dict[str, StreamState]:
+        return {key: state_of(answer) for key, answer in (await self._of_each(STATE, dict.fromkeys(keys, ""))).items()}
 
     async def following(self, after: Mapping[str, str]) -> dict[str, str]:
-        """The first id after this one; streams that have none are left out."""
-        told = await self._of_each(NEXT, after)
-        return {key: found.decode() for key, (found,) in told.items() if found}
+        """The first id after the given one; streams without one are left out."""
+        answer = await self._of_each(NEXT, after)
+        return {key: found.decode() for key, (found,) in answer.items() if found}
 
-    async def fetch(self, wanted: Sequence[Wanted], count: int, most_bytes: int) -> list[Fetched | EvenflowError]:
-        """Of each of these streams of one slot: how it stands, and the next entries; or why it cannot be read."""
-        args = [text for one in wanted for text in (one.after, str(one.room_bytes))]
+    async def fetch(
+        self, wanted: Sequence[StreamFetch], count: int, most_bytes: int
+    ) -> list[FetchedEntries | EvenflowError]:
+        """For each of these streams of one slot, its state and its next entries; or the error."""
+        args = [text for one in wanted for text in (one.after, str(one.free_bytes))]
         answers = await self._run(FETCH, [one.key for one in wanted], str(count), str(most_bytes), *args)
         return [self._fetched(answer) for answer in answers]
 
     async def ids(self, key: str, start: str, end: str, count: int, *, back: bool = False) -> list[str]:
-        async with self._questions:
+        async with self._query_limit:
             found = await self._run(IDS, [key], start, end, str(count), "back" if back else "")
         return [one.decode() for one in found]
 
     async def made(self, key: str, prefix: str, fresh: str) -> str:
-        """What tells one making of the stream from the next: it is written once, and lives and dies with it."""
-        async with self._questions:
-            told: bytes = await self._run(MADE, [key], prefix, fresh)
-        return told.decode().removeprefix(prefix)
+        """A token that distinguishes a stream from a recreated one. It is written once and deleted with the stream."""
+        async with self._query_limit:
+            answer: bytes = await self._run(MADE, [key], prefix, fresh)
+        return answer.decode().removeprefix(prefix)
 
     async def exist(self, keys: Sequence[str]) -> list[bool]:
-        facts = await self.facts(keys)
-        return [facts[key].last > ZERO for key in keys]
+        state = await self.state(keys)
+        return [state[key].last > ZERO for key in keys]
 
     async def wait(self, after: Mapping[str, str], seconds: float) -> set[str]:
-        """Until some of these streams of one slot have more: which; none when the time has passed. Cancelled, its
-        connection ends."""
+        """Waits until some of these streams of one slot have more, and returns which; none on a timeout. When this is
+        cancelled, its connection is closed."""
         block = ("BLOCK", str(max(1, int(seconds * 1000))), "COUNT", "1")
-        told = await self._ask(seconds, "XREAD", *block, "STREAMS", *after, *after.values(), key=next(iter(after)))
-        return {name.decode() for name, _ in told or ()}
+        answer = await self._command(
+            seconds, "XREAD", *block, "STREAMS", *after, *after.values(), key=next(iter(after))
+        )
+        return {name.decode() for name, _ in answer or ()}
 
     async def append(self, entries: Sequence[tuple[str, Sequence[bytes]]], limit: Sequence[str]) -> None:
-        """In this order; returns when the server has them all."""
+        """Appends the entries in this order; returns when the server has stored all of them."""
         for some in _portions(entries):
             self._writing = self._writing or connect(self.address)
             client = self._writing
@@ -156,40 +160,40 @@ class Link:
 
     # --- inside
     async def _of_each(self, script: str, args: Mapping[str, str]) -> dict[str, Any]:
-        """In one round trip, or one for each slot."""
+        """One round trip, or one for each slot."""
         slots: dict[int, list[str]] = {}
         for key in args:
             slots.setdefault(self.slot(key), []).append(key)
 
-        async def ask(keys: list[str]) -> list[Any]:
-            async with self._questions:
+        async def query(keys: list[str]) -> list[Any]:
+            async with self._query_limit:
                 found: list[Any] = await self._run(script, keys, *(args[key] for key in keys))
             return found
 
-        answers = await asyncio.gather(*map(ask, slots.values()))
-        told: dict[str, Any] = {}
+        answers = await asyncio.gather(*map(query, slots.values()))
+        by_key: dict[str, Any] = {}
         for keys, found in zip(slots.values(), answers, strict=True):
-            told |= zip(keys, found, strict=True)
-        for answer in told.values():
+            by_key |= zip(keys, found, strict=True)
+        for answer in by_key.values():
             if isinstance(answer, bytes):
                 raise self._refused(answer.decode(errors="replace"))
-        return told
+        return by_key
 
-    def _fetched(self, answer: Any) -> Fetched | EvenflowError:
+    def _fetched(self, answer: Any) -> FetchedEntries | EvenflowError:
         if isinstance(answer, bytes):
             return self._refused(answer.decode(errors="replace"))
-        facts, entries, more = answer
-        return Fetched(facts_of(facts), entries, bool(more))
+        state, entries, more = answer
+        return FetchedEntries(state_of(state), entries, bool(more))
 
     async def _run(self, script: str, keys: Sequence[str], *args: str) -> Any:
         sha = sha1(script.encode(), usedforsecurity=False).hexdigest()
         try:
-            return await self._ask(0.0, "EVALSHA", sha, str(len(keys)), *keys, *args)
-        except _Unknown:
-            return await self._ask(0.0, "EVAL", script, str(len(keys)), *keys, *args)
+            return await self._command(0.0, "EVALSHA", sha, str(len(keys)), *keys, *args)
+        except _UnknownScript:
+            return await self._command(0.0, "EVAL", script, str(len(keys)), *keys, *args)
 
-    async def _ask(self, longer_s: float, *command: str, key: str | None = None) -> Any:
-        """A server that takes longer than it may is told as one that does not answer."""
+    async def _command(self, longer_s: float, *command: str, key: str | None = None) -> Any:
+        """One command. A timeout is reported as a server that does not answer."""
         self._reading = self._reading or connect(self.address)
         client, options = self._reading, {}
         with self._translated():
@@ -208,81 +212,83 @@ class Link:
             yield
         except TimeoutError as error:
             tls = "; does it speak TLS?" if self.address.tls and not self._has_served else ""
-            raise self._away(f"no answer for {self.address.timeout_s:g} s{tls}") from error
+            raise self._unreachable(f"no answer for {self.address.timeout_s:g} s{tls}") from error
         except errors.NoScriptError as error:
-            raise _Unknown from error
+            raise _UnknownScript from error
         except (errors.RedisError, errors.RedisClusterException, OSError) as error:
-            raise self._ours(error) from error
+            raise self._meaning(error) from error
 
-    def _away(self, why: str) -> SourceUnavailable:
-        return SourceUnavailable(f"{self} does not answer: {why.rstrip('.')}. It is tried again.")
+    def _unreachable(self, why: str) -> SourceUnavailable:
+        return SourceUnavailable(f"{self} does not answer: {why.rstrip('.')}. Retrying automatically.")
 
     def _wrong(self, what: str) -> EvenflowError:
-        """Who was never served has a wrong setting, and ends. Whom it has served before waits: rights that are changed
-        for a moment must not end a fleet."""
+        """Misconfigured if no command has succeeded yet. Otherwise transient: rights that are changed for a moment must
+        not end all instances."""
         return (
-            SourceUnavailable(f"{what} It has served this process before.") if self._has_served else Misconfigured(what)
+            SourceUnavailable(f"{what} Previously authorized; retrying.") if self._has_served else Misconfigured(what)
         )
 
-    def _ours(self, error: Exception) -> EvenflowError:
-        """By the driver's class, since it takes the word away that the server begins with."""
-        said = _said(str(error))
+    def _meaning(self, error: Exception) -> EvenflowError:
+        """By the driver's class, because the driver strips the error code from the message."""
+        reason = _reason(str(error))
         if isinstance(error, errors.OutOfMemoryError):
-            return self._refused(f"OOM {said}")
+            return self._refused(f"OOM {reason}")
         if isinstance(error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError):
-            return self._refused(f"NOPERM {said}")
+            return self._refused(f"NOPERM {reason}")
         if isinstance(error, errors.MovedError | errors.AskError) and not self.address.cluster:
             return Misconfigured(f"{self} is a node of a cluster: add cluster=yes to the URL.")
-        if "Cluster mode is not enabled" in said:
-            return Misconfigured(f"{self} is one server, and no cluster: leave cluster=yes out of the URL.")
+        if "Cluster mode is not enabled" in reason:
+            return Misconfigured(f"{self} is a single server, not a cluster: remove cluster=yes from the URL.")
         if isinstance(error, errors.ReadOnlyError | errors.TryAgainError | errors.ClusterError | errors.AskError):
-            return self._away(said)
+            return self._unreachable(reason)
         if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
-            return self._wrong(f"{self} shows a certificate that is not trusted here: {said}. Name its file: ca=.")
-        return self._refused(said) if isinstance(error, errors.ResponseError) else self._away(said)
+            return self._wrong(f"{self}: the server's certificate is not trusted: {reason}. Give its CA file with ca=.")
+        return self._refused(reason) if isinstance(error, errors.ResponseError) else self._unreachable(reason)
 
-    def _refused(self, said: str) -> EvenflowError:
-        """By the word that the server begins with, or that is somewhere in it: from inside a script."""
-        said = _said(said)
-        if _RIGHTS.search(said):
-            return self._wrong(f"{self} refuses these credentials, or what they may do: {said}.")
-        if _FULL.search(said):
-            return StorageFull(f"{self} has no room to write: {said}.")
-        if "WRONGTYPE" in said:
-            return NotAStream(f"{self} has something else than a stream under a name of ours: {said}.")
-        if _AWAY.search(said):
-            return self._away(said)
-        if "DB index" in said:
-            return Misconfigured(f"{self} has no such database: {said}. Correct db=.")
-        return Misconfigured(f"{self} refuses what is needed (Redis 6.2 or later, with Lua): {said}.")
+    def _refused(self, reason: str) -> EvenflowError:
+        """By the server's error code, which is somewhere inside the message if a script raised it."""
+        reason = _reason(reason)
+        if _RIGHTS.search(reason):
+            return self._wrong(f"{self} rejected the credentials or denied a permission: {reason}. Check both.")
+        if _FULL.search(reason):
+            return StorageFull(f"{self} cannot store more data: {reason}.")
+        if "WRONGTYPE" in reason:
+            return NotAStream(f"{self}: a key that should be a stream holds another type: {reason}.")
+        if _TEMPORARY.search(reason):
+            return self._unreachable(reason)
+        if "DB index" in reason:
+            return Misconfigured(f"{self} does not have this database: {reason}. Correct db=.")
+        return Misconfigured(f"{self} rejected a command (Redis 6.2 or later with Lua is required): {reason}.")
 
 
-class _Unknown(Exception):
+class _UnknownScript(Exception):
     """The server does not know the script."""
 
 
 _RIGHTS = re.compile(
     r"\b(WRONGPASS|NOAUTH|NOPERM)\b|invalid username-password|Authentication required"
-    r"|The user executing the script can't|ACL failure in script"  # inside a script there is no such word
+    r"|The user executing the script can't|ACL failure in script"  # errors inside a script have no error code
 )
 _FULL = re.compile(r"\b(OOM|MISCONF)\b")
-_AWAY = re.compile(r"\b(LOADING|BUSY|CLUSTERDOWN|TRYAGAIN|READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b")
+_TEMPORARY = re.compile(r"\b(LOADING|BUSY|CLUSTERDOWN|TRYAGAIN|READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|MOVED|ASK)\b")
 _COMMAND = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
-"""It repeats what was sent, and that is nobody's business."""
+"""The driver's prefix that repeats the command. Messages must not contain its data."""
 
 
-def _said(text: str) -> str:
+def _reason(text: str) -> str:
     return " ".join(_COMMAND.sub("", text).split())[:200].rstrip(".")
 
 
 def _has_refusals(answer: object) -> bool:
-    """Our scripts go on when a stream refuses them, and tell its words in its place."""
+    """Our scripts continue when one stream fails, and return its error text in place of its result."""
     return isinstance(answer, list) and any(isinstance(one, bytes) for one in answer)
 
 
-def facts_of(told: Sequence[Any]) -> Facts:
-    length, added, first, last = told
-    return Facts(length, added if added >= 0 else None, id_of(first.decode()) if first else None, id_of(last.decode()))
+def state_of(answer: Sequence[Any]) -> StreamState:
+    length, added, first, last = answer
+    return StreamState(
+        length, added if added >= 0 else None, id_of(first.decode()) if first else None, id_of(last.decode())
+    )
 
 
 def _portions(entries: Sequence[tuple[str, Sequence[bytes]]]) -> Iterator[list[tuple[str, Sequence[bytes]]]]:

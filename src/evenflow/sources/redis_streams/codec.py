@@ -1,7 +1,7 @@
-"""Entries of a stream as events, and events as entries.
+"""Converts entries of a stream to events, and events to entries.
 
-An entry is a list of fields. One of them is the body, one the key, and the others are properties. Bytes that are UTF-8
-are text; of properties that are not text we note what they are.
+An entry is a list of fields. One is the body, one the key, and the others are properties. Valid UTF-8 becomes text. The
+kinds of properties that are not text are stored in one more field.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from evenflow.sources.redis_streams.positions import TIME_MOST_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.sources.redis_streams.positions import Place
+    from evenflow.sources.redis_streams.positions import StreamPosition
 
 KINDS = "evenflow-kinds"
-"""A field that tells which properties are not text: `json` or `bytes` for each."""
+"""A field that lists the properties that are not text: `json` or `bytes` for each."""
 PROPERTY = "evenflow-property:"
-"""Before the name of a property that would else pass for another field."""
+"""Prefix of a property whose name would otherwise collide with another field."""
 
 
-class Fields(msgspec.Struct, frozen=True):
-    """Which field is what."""
+class EntryFields(msgspec.Struct, frozen=True):
+    """The names of the fields for the body and the key."""
 
     body: str = "body"
     key: str = "key"
 
-    def event_of(self, fields: Sequence[bytes], place: Place) -> Event:
+    def event_of(self, fields: Sequence[bytes], place: StreamPosition) -> Event:
         found = {_text(name): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
         body, key = found.pop(self.body, b""), found.pop(self.key, None)
         kinds = _kinds(found.pop(KINDS, None))

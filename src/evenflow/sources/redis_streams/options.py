@@ -1,4 +1,4 @@
-"""What the URL of Redis streams says, checked once: where the server is, and how it is to be spoken to."""
+"""Parses and validates the URL of Redis streams: the server, and the options of the connection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from evenflow.errors import Misconfigured
 PORT = 6379
 TIMEOUT_S = 5.0
 SCHEMES = {"redis-streams": False, "rediss-streams": True}
-"""With TLS?"""
+"""Whether the scheme uses TLS."""
 OPTIONS = ("db", "ca", "cluster", "timeout_s")
-"""Those of the server; others are the source's."""
+"""The options of the connection; others belong to the source."""
 YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
-class Address(Struct, frozen=True):
-    """Where the server is. Passwords are in no text."""
+class RedisStreamsServer(Struct, frozen=True):
+    """The server and the connection to it. Neither str nor repr shows a password."""
 
     host: str
     port: int = PORT
@@ -34,37 +34,39 @@ class Address(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.cluster and self.db:
-            raise Misconfigured(f"db={self.db}: a cluster has database 0 alone.")
+            raise Misconfigured(f"db={self.db} is invalid: a cluster has only database 0.")
         if self.ca and not self.tls:
-            raise Misconfigured("ca= is for TLS alone: write rediss-streams://.")
+            raise Misconfigured("ca= requires TLS: write rediss-streams://.")
         if self.ca and not Path(self.ca).is_file():
-            raise Misconfigured(f"ca={self.ca}: there is no such file.")
+            raise Misconfigured(f"ca={self.ca}: the file does not exist.")
         if not 0 < self.timeout_s < math.inf:
-            raise Misconfigured(f"timeout_s={self.timeout_s}: give a number of seconds above 0.")
+            raise Misconfigured(f"timeout_s={self.timeout_s} is invalid: give a number of seconds above 0.")
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}" + (f"/{self.db}" if self.db else "")
 
     def __repr__(self) -> str:
-        return f"<Address {self}>"
+        return f"<RedisStreamsServer {self}>"
 
 
-def parse(url: str) -> tuple[Address, str, dict[str, str]]:
-    """The server, the name, and the options that are not the server's. No message repeats what may be a password."""
+def parse(url: str) -> tuple[RedisStreamsServer, str, dict[str, str]]:
+    """The server, the name, and the options of the source. No message repeats a possible password."""
     parts = urlsplit(url)
     if parts.fragment or ("@" in parts.query and "@" not in parts.netloc):
-        raise Misconfigured("The URL of a Redis stream has a '#', or a '?' in a password: write %23 and %3F.")
+        raise Misconfigured("The URL of Redis streams contains a '#', or a '?' in a password: write %23 and %3F.")
     try:
         port = parts.port or PORT
     except ValueError as error:
-        raise Misconfigured("The URL of a Redis stream: the port cannot be read.") from error
+        raise Misconfigured("The URL of Redis streams has an invalid port: give a number.") from error
     name = unquote(parts.path.strip("/"))
     if not parts.hostname or not name:
-        raise Misconfigured("The URL of Redis streams names a server and a hub: redis-streams://localhost:6379/homes.")
+        raise Misconfigured(
+            "The URL of Redis streams lacks a server or a name: write for instance redis-streams://localhost:6379/homes."
+        )
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     server = {option: given.pop(option) for option in OPTIONS if option in given}
-    address = Address(
+    address = RedisStreamsServer(
         parts.hostname,
         port,
         whole("db", server.get("db", "0")),
@@ -80,13 +82,13 @@ def parse(url: str) -> tuple[Address, str, dict[str, str]]:
 
 def whole(name: str, text: str, least: int = 0) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise Misconfigured(f"{name}={text}: give a whole number{f' of at least {least}' if least else ''}.")
+        raise Misconfigured(f"{name}={text} is invalid: give a whole number{f' of at least {least}' if least else ''}.")
     return int(text)
 
 
 def _yes_or_no(name: str, text: str) -> bool:
     if text.lower() not in YES_NO:
-        raise Misconfigured(f"{name}={text}: give yes or no.")
+        raise Misconfigured(f"{name}={text} is invalid: give yes or no.")
     return YES_NO[text.lower()]
 
 
@@ -94,4 +96,4 @@ def _seconds(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Misconfigured(f"{name}={text}: give a number of seconds above 0.") from None
+        raise Misconfigured(f"{name}={text} is invalid: give a number of seconds above 0.") from None

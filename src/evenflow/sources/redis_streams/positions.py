@@ -1,7 +1,7 @@
-"""Places in a stream, and what a stream says of itself: whether something after a place was removed unread.
+"""Positions in a stream, and whether entries after a position were removed before they were read.
 
-An id is `MILLISECONDS-NUMBER`. Ids have gaps, so they alone do not tell whether an entry between two of them is
-missing. What does is in `Facts.is_gone`, and so is what cannot be known.
+An id is `MILLISECONDS-NUMBER`. Ids have gaps, so they alone do not show whether an entry between two of them is
+missing. `StreamState.is_removed` combines them with the stream's counts, and says what remains unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evenflow.model import BEGINNING, Bounds, Position
 
 NUMBER_MOST = (1 << 64) - 1
 TIME_MOST_MS = 253_402_300_799_000
-"""The last second of the year 9999. Whoever gives entries ids of their own may go beyond it."""
+"""The last second of the year 9999. Producers that choose their own ids may exceed it."""
 
 
 class Id(NamedTuple):
@@ -39,7 +39,7 @@ class Id(NamedTuple):
 
 
 ZERO = Id(0, 0)
-"""Before the first entry: no entry has this id."""
+"""The position before the first entry: no entry has this id."""
 
 
 def id_of(text: str) -> Id:
@@ -50,13 +50,13 @@ def id_of(text: str) -> Id:
         found = Id(-1, 0)
     if min(found) < 0 or max(found) > NUMBER_MOST:
         raise PositionOutOfRange(
-            f"The offset {text!r} is no id of a Redis stream, such as 1731000000000-0. Was it another source's?"
+            f"{text!r} is not an id of a Redis stream (such as 1731000000000-0). Was it stored by another source?"
         )
     return found
 
 
-class Place(Struct, frozen=True):
-    """An id, and how many entries were ever added up to it, where that is known."""
+class StreamPosition(Struct, frozen=True):
+    """An id, and how many entries were ever added up to and including it, if known."""
 
     id: Id
     count: int | None = None
@@ -66,56 +66,56 @@ class Place(Struct, frozen=True):
         return Position(str(self.id), None if self.count is None else self.count - 1)
 
 
-def place_of(position: Position) -> Place:
+def parse_position(position: Position) -> StreamPosition:
     if position.offset == BEGINNING.offset:
-        return Place(ZERO, 0)
-    return Place(id_of(position.offset), None if position.sequence is None else position.sequence + 1)
+        return StreamPosition(ZERO, 0)
+    return StreamPosition(id_of(position.offset), None if position.sequence is None else position.sequence + 1)
 
 
-class Facts(Struct, frozen=True):
-    """One stream at one moment."""
+class StreamState(Struct, frozen=True):
+    """The state of one stream at one moment."""
 
     length: int = 0
     added: int | None = None
-    """How many were ever added; servers count them from 7.0 on."""
+    """How many entries were ever added. Servers count them since Redis 7.0."""
     first: Id | None = None
-    """The oldest entry that is there."""
+    """The oldest existing entry."""
     last: Id = ZERO
-    """The highest id that was ever given, whether its entry is there or not."""
+    """The highest id ever assigned, even if its entry was removed."""
 
     @property
-    def end(self) -> Place:
-        return Place(self.last, 0 if self.last == ZERO else self.added)
+    def end(self) -> StreamPosition:
+        return StreamPosition(self.last, 0 if self.last == ZERO else self.added)
 
     @property
-    def beginning(self) -> Place:
-        """Just before the oldest entry."""
+    def beginning(self) -> StreamPosition:
+        """The position before the oldest entry."""
         if self.first is None:
             return self.end
-        return Place(self.first.before, None if self.added is None else self.added - self.length)
+        return StreamPosition(self.first.before, None if self.added is None else self.added - self.length)
 
     @property
     def bounds(self) -> Bounds:
         oldest = self.last.next if self.first is None else self.first
         count = None if self.added is None else self.added - self.length + 1
         if self.last == ZERO:
-            return Bounds(Place(oldest, 1).position, BEGINNING)
-        return Bounds(Place(oldest, count).position, self.end.position)
+            return Bounds(StreamPosition(oldest, 1).position, BEGINNING)
+        return Bounds(StreamPosition(oldest, count).position, self.end.position)
 
-    def is_gone(self, after: Place, *, was_end: bool = False) -> bool:
-        """Whether entries after this place were removed; when it cannot be known, yes.
+    def is_removed(self, after: StreamPosition, *, was_end: bool = False) -> bool:
+        """Whether entries after this position were removed, or may have been.
 
-        Removing begins at the oldest: as long as the entry at the place is there, or an older one, all that came
-        after it is there. When it is not, only the count of all entries tells, if it is known of the place.
-        `was_end`: when the stream was last asked, milliseconds ago, the place was its end.
+        The oldest entries are removed first: if the entry at the position or an older one still exists, so do all
+        later ones. Otherwise only the count of entries decides, if it is known for the position. `was_end` means that
+        the position was the end of the stream when it was last queried, milliseconds ago.
         """
         if after.id >= self.last or (self.first is not None and self.first <= after.id.next):
             return False
         if self.first is None:
             return True
         if self.added is None:
-            # An older server. Who was at the end has missed nothing but what came and went within those milliseconds.
+            # A server before 7.0. At the end, only entries added and removed within those milliseconds can be missed.
             return not was_end and after.id != ZERO
         count = 0 if after.id == ZERO else after.count
-        # All up to the place were removed, so there are no fewer than these, unless the stream is another by now.
+        # Everything up to the position was removed. Any other number of removals means loss, or a recreated stream.
         return self.added - self.length != count

@@ -1,7 +1,8 @@
-"""Reads all streams of a process over one connection: one question for what they have, and one wait when none has any.
+"""Reads all streams of a process over one connection: one request fetches from all, and one blocking wait follows when
+none has more.
 
-In a cluster there is such a lane for each slot. A question is answered for one moment, so that it is known whether
-something was removed before it was read; the wait is only a bell. Who reads slowly is left out until there is room.
+In a cluster there is one such poller for each slot. A fetch is atomic, so it shows whether entries were removed before
+they were read; the blocking wait only signals new entries. A reader with a full buffer is skipped until it has space.
 """
 
 from __future__ import annotations
@@ -12,42 +13,42 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenflow.errors import EvenflowError, PositionGone, SourceUnavailable
 from evenflow.model import Batch
-from evenflow.sources.redis_streams.client import NotAStream, Wanted
-from evenflow.sources.redis_streams.positions import Place, id_of
+from evenflow.sources.redis_streams.client import NotAStream, StreamFetch
+from evenflow.sources.redis_streams.positions import StreamPosition, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from evenflow.model import Event
-    from evenflow.sources.redis_streams.client import Fetched, Link
-    from evenflow.sources.redis_streams.codec import Fields
-    from evenflow.sources.redis_streams.positions import Facts
+    from evenflow.sources.redis_streams.client import FetchedEntries, RedisStreamsClient
+    from evenflow.sources.redis_streams.codec import EntryFields
+    from evenflow.sources.redis_streams.positions import StreamState
 
 T = TypeVar("T")
 
-ROOM_EVENTS, ROOM_BYTES = 1000, 1 << 19
-"""What waits for a reader; with that much it is left out, until half of it is taken."""
-ASK_EVENTS, ASK_BYTES = 2000, 1 << 23
-"""Of all streams together: the server does nothing else meanwhile."""
+BUFFER_EVENTS, BUFFER_BYTES = 1000, 1 << 19
+"""The size of a reader's buffer. A full buffer is skipped until half of it was taken."""
+FETCH_EVENTS, FETCH_BYTES = 2000, 1 << 23
+"""The most that one fetch returns for all streams: the server executes nothing else meanwhile."""
 WAIT_S = 5.0
-"""A bell may be missed: so often all are asked for."""
-AGAIN_S = 0.5
+"""All streams are fetched at least this often, in case a signal is missed."""
+RETRY_S = 0.5
 
 
-class Feed:
-    """What a lane brought for one reader."""
+class StreamBuffer:
+    """Entries of one stream between the poller and a reader."""
 
-    def __init__(self, key: str, after: Place) -> None:
+    def __init__(self, key: str, after: StreamPosition) -> None:
         self.key = key
         self.after = after
-        """The last that was received."""
+        """The position of the last entry received."""
         self.events: deque[Event] = deque()
         self.size_bytes = 0
         self.error: EvenflowError | None = None
         self.is_due = True
-        """There may be more than was received."""
+        """There may be more entries to fetch."""
         self.is_end = False
-        """It was seen that there is no more, and nothing has been seen since."""
+        """The last fetch reached the end, and no new entry was signalled since."""
         self.is_full = False
         self._waiting: asyncio.Future[None] | None = None
 
@@ -56,32 +57,36 @@ class Feed:
         return not self.is_full and self.error is None
 
     @property
-    def room_bytes(self) -> int:
-        return ROOM_BYTES - self.size_bytes
+    def free_bytes(self) -> int:
+        return BUFFER_BYTES - self.size_bytes
 
-    def take(self, fetched: Fetched, events: Sequence[Event], after: Place) -> None:
-        facts = fetched.facts
-        if facts.last < self.after.id:
-            self.fail(SourceUnavailable(f"The stream {self.key} was deleted, or made again, while it was read."))
+    def take(self, fetched: FetchedEntries, events: Sequence[Event], after: StreamPosition) -> None:
+        state = fetched.state
+        if state.last < self.after.id:
+            self.fail(
+                SourceUnavailable(
+                    f"The stream {self.key} was deleted or recreated while it was being read. Open it again."
+                )
+            )
             return
-        if facts.is_gone(self.after, was_end=self.is_end):
-            self.fail(PositionGone(gone(self.key, self.after, facts)))
+        if state.is_removed(self.after, was_end=self.is_end):
+            self.fail(PositionGone(gone(self.key, self.after, state)))
             return
         self.is_due, self.is_end = fetched.more, not fetched.more
-        # At the end the last id is known, also where its entry was deleted, and how many there ever were.
-        self.after = facts.end if self.is_end else after
+        # At the end, the last id and the count are known even if the last entry was deleted.
+        self.after = state.end if self.is_end else after
         self.size_bytes += sum(len(event.body) for event in events)
         self.events.extend(events)
-        self.is_full = len(self.events) >= ROOM_EVENTS or self.size_bytes >= ROOM_BYTES
+        self.is_full = len(self.events) >= BUFFER_EVENTS or self.size_bytes >= BUFFER_BYTES
         if self.is_full:
-            self.is_due, self.is_end = True, False  # nobody looks after it meanwhile
+            self.is_due, self.is_end = True, False  # it is not polled while it is full
         self.wake()
 
     def took(self, size_bytes: int) -> bool:
-        """So much of it was read: whether there is room again."""
+        """Records that the reader took this much. Returns whether a full buffer has space again."""
         self.size_bytes -= size_bytes
         was_full = self.is_full
-        self.is_full &= len(self.events) > ROOM_EVENTS // 2 or self.size_bytes > ROOM_BYTES // 2
+        self.is_full &= len(self.events) > BUFFER_EVENTS // 2 or self.size_bytes > BUFFER_BYTES // 2
         return was_full and not self.is_full
 
     def fail(self, error: EvenflowError) -> None:
@@ -103,101 +108,101 @@ class Feed:
             timer.cancel()
 
 
-def gone(key: str, after: Place, facts: Facts) -> str:
-    kept = "it is empty" if facts.first is None else f"the oldest is {facts.first}"
+def gone(key: str, after: StreamPosition, state: StreamState) -> str:
+    kept = "it is empty" if state.first is None else f"the oldest is {state.first}"
     return (
         f"Entries of the stream {key} after {after.id} were removed before they were read, or may have been: {kept},"
-        f' the newest was {facts.last}. Begin at "earliest" to go on with what is left.'
+        f' the newest was {state.last}. Start at "earliest" to continue with the entries that are left.'
     )
 
 
-class Lane:
-    """Streams that are asked for together, by one task, for as long as somebody reads them."""
+class StreamPoller:
+    """Fetches from several streams together, in one task that runs while they have readers."""
 
-    def __init__(self, link: Link, fields: Fields) -> None:
-        self._link = link
+    def __init__(self, client: RedisStreamsClient, fields: EntryFields) -> None:
+        self._client = client
         self._fields = fields
-        self.feeds: list[Feed] = []
+        self.buffers: list[StreamBuffer] = []
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        """Somebody reads that nobody has asked for yet, or has room again; or the last one has left."""
+        """Set when a reader was opened, a buffer has space again, or the last reader was closed."""
 
-    def open(self, key: str, after: Place) -> Feed:
-        feed = Feed(key, after)
-        self.feeds.append(feed)
+    def open(self, key: str, after: StreamPosition) -> StreamBuffer:
+        buffer = StreamBuffer(key, after)
+        self.buffers.append(buffer)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._live(), name="redis-streams")
+            self._task = asyncio.create_task(self._run(), name="redis-streams")
         self._changed.set()
-        return feed
+        return buffer
 
-    def close(self, feed: Feed) -> None:
-        self.feeds = [one for one in self.feeds if one is not feed]
-        if not self.feeds:
+    def close(self, buffer: StreamBuffer) -> None:
+        self.buffers = [one for one in self.buffers if one is not buffer]
+        if not self.buffers:
             self._changed.set()
 
-    def has_room(self) -> None:
+    def on_space(self) -> None:
         self._changed.set()
 
     async def aclose(self) -> None:
-        self.feeds = []
+        self.buffers = []
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         turn = 0
-        while self.feeds:
+        while self.buffers:
             self._changed.clear()
-            wanted = [feed for feed in self.feeds if feed.is_wanted]
-            due = [feed for feed in wanted if feed.is_due]
+            wanted = [buffer for buffer in self.buffers if buffer.is_wanted]
+            due = [buffer for buffer in wanted if buffer.is_due]
             turn += 1
             try:
                 if due:
-                    # Each is the first one time: the last ones may get nothing, where entries are large.
-                    await self._fetch(_turned(due, turn))
+                    # The order rotates: when entries are large, the last streams of a fetch may get none.
+                    await self._fetch(_rotated(due, turn))
                 elif wanted:
                     await self._wait(wanted)
                 else:
                     await self._changed.wait()
             except Exception as error:
-                for feed in wanted:
-                    feed.fail(_told(error))
-                await self._rest(AGAIN_S)
+                for buffer in wanted:
+                    buffer.fail(_source_error(error))
+                await self._rest(RETRY_S)
 
-    async def _fetch(self, feeds: Sequence[Feed]) -> None:
-        """Two readers of one stream are asked for one after the other."""
-        for round_ in _rounds(feeds):
-            wanted = [Wanted(feed.key, str(feed.after.id), feed.room_bytes) for feed in round_]
-            count = max(1, min(ROOM_EVENTS, ASK_EVENTS // len(round_)))
-            answers = await self._link.fetch(wanted, count, ASK_BYTES)
-            for feed, fetched in zip(round_, answers, strict=True):
+    async def _fetch(self, buffers: Sequence[StreamBuffer]) -> None:
+        """Two readers of the same stream need two fetches."""
+        for round_ in _rounds(buffers):
+            wanted = [StreamFetch(buffer.key, str(buffer.after.id), buffer.free_bytes) for buffer in round_]
+            count = max(1, min(BUFFER_EVENTS, FETCH_EVENTS // len(round_)))
+            answers = await self._client.fetch(wanted, count, FETCH_BYTES)
+            for buffer, fetched in zip(round_, answers, strict=True):
                 if isinstance(fetched, EvenflowError):
-                    feed.fail(fetched)
+                    buffer.fail(fetched)
                 else:
-                    feed.take(fetched, *self._events(feed.after, fetched))
+                    buffer.take(fetched, *self._events(buffer.after, fetched))
 
-    def _events(self, after: Place, fetched: Fetched) -> tuple[list[Event], Place]:
-        facts = fetched.facts
-        if after.count is None and facts.first is not None and facts.first == after.id.next:
-            after = facts.beginning  # known by now
-        is_counted = facts.added is not None and after.count is not None
+    def _events(self, after: StreamPosition, fetched: FetchedEntries) -> tuple[list[Event], StreamPosition]:
+        state = fetched.state
+        if after.count is None and state.first is not None and state.first == after.id.next:
+            after = state.beginning  # the count is known now
+        is_counted = state.added is not None and after.count is not None
         events = []
         for name, fields in fetched.entries:
-            after = Place(id_of(name.decode()), (after.count or 0) + 1 if is_counted else None)
+            after = StreamPosition(id_of(name.decode()), (after.count or 0) + 1 if is_counted else None)
             events.append(self._fields.event_of(fields, after))
         return events, after
 
-    async def _wait(self, feeds: Sequence[Feed]) -> None:
-        """Until there is more, or somebody else reads: then the server forgets this wait, with its connection."""
+    async def _wait(self, buffers: Sequence[StreamBuffer]) -> None:
+        """Waits for new entries. A change of the readers ends the wait and closes its connection."""
         lowest: dict[str, str] = {}
-        for feed in sorted(feeds, key=lambda feed: feed.after.id, reverse=True):
-            lowest[feed.key] = str(feed.after.id)
+        for buffer in sorted(buffers, key=lambda buffer: buffer.after.id, reverse=True):
+            lowest[buffer.key] = str(buffer.after.id)
         try:
-            news = await _unless(self._changed.wait(), self._link.wait(lowest, WAIT_S))
+            news = await _unless_first(self._changed.wait(), self._client.wait(lowest, WAIT_S))
         except NotAStream:
-            news = set()  # one of them: when all are asked for, it is told which
-        for feed in feeds:
-            feed.is_due = news is not None and (not news or feed.key in news)
+            news = set()  # one of these keys: the next fetch finds out which
+        for buffer in buffers:
+            buffer.is_due = news is not None and (not news or buffer.key in news)
 
     async def _rest(self, seconds: float) -> None:
         try:
@@ -207,82 +212,82 @@ class Lane:
             pass
 
 
-async def _unless(other: Coroutine[Any, Any, object], wait: Coroutine[Any, Any, T]) -> T | None:
-    """What came of the wait, unless the other came first. Who is late is cancelled and not waited for: the driver may
-    lose a cancellation, and ends in its own time."""
+async def _unless_first(other: Coroutine[Any, Any, object], wait: Coroutine[Any, Any, T]) -> T | None:
+    """The result of the wait, or None if the other coroutine completes first. The loser is cancelled but not awaited:
+    the driver may lose a cancellation, and then ends later."""
     tasks: list[asyncio.Task[Any]] = [asyncio.ensure_future(other), asyncio.ensure_future(wait)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
-            task.add_done_callback(_forget)
+            task.add_done_callback(_retrieve)
             task.cancel()
     return tasks[1].result() if tasks[1] in done else None
 
 
-def _forget(task: asyncio.Future[object]) -> None:
-    """What became of it is nobody's business any more."""
+def _retrieve(task: asyncio.Future[object]) -> None:
+    """Marks the exception as retrieved."""
     if not task.cancelled():
         task.exception()
 
 
-def _told(error: Exception) -> EvenflowError:
-    """Readers hear of whatever ends a question: nobody else would."""
+def _source_error(error: Exception) -> EvenflowError:
+    """Any error goes to the readers: no other code awaits this task."""
     return error if isinstance(error, EvenflowError) else SourceUnavailable(f"{type(error).__name__}: {error}")
 
 
-def _turned(feeds: list[Feed], turn: int) -> list[Feed]:
-    at = turn % len(feeds)
-    return feeds[at:] + feeds[:at]
+def _rotated(buffers: list[StreamBuffer], turn: int) -> list[StreamBuffer]:
+    at = turn % len(buffers)
+    return buffers[at:] + buffers[:at]
 
 
-def _rounds(feeds: Sequence[Feed]) -> list[list[Feed]]:
-    rounds: list[list[Feed]] = []
+def _rounds(buffers: Sequence[StreamBuffer]) -> list[list[StreamBuffer]]:
+    rounds: list[list[StreamBuffer]] = []
     seen: Counter[str] = Counter()
-    for feed in feeds:
-        if seen[feed.key] == len(rounds):
+    for buffer in buffers:
+        if seen[buffer.key] == len(rounds):
             rounds.append([])
-        rounds[seen[feed.key]].append(feed)
-        seen[feed.key] += 1
+        rounds[seen[buffer.key]].append(buffer)
+        seen[buffer.key] += 1
     return rounds
 
 
 class RedisStreamReader:
-    def __init__(self, lane: Lane, feed: Feed) -> None:
-        self._lane = lane
-        self._feed = feed
-        self._after = feed.after
-        """The last that was read."""
+    def __init__(self, poller: StreamPoller, buffer: StreamBuffer) -> None:
+        self._poller = poller
+        self._buffer = buffer
+        self._after = buffer.after
+        """The position of the last entry read."""
 
     async def read(self, max_events: int, max_bytes: int, max_wait_s: float) -> Batch:
-        feed, loop = self._feed, asyncio.get_running_loop()
+        buffer, loop = self._buffer, asyncio.get_running_loop()
         until_s = loop.time() + max_wait_s
-        while not feed.events:
-            if feed.error is not None:
-                error, feed.error = feed.error, None
-                self._lane.has_room()
+        while not buffer.events:
+            if buffer.error is not None:
+                error, buffer.error = buffer.error, None
+                self._poller.on_space()
                 raise error
             if loop.time() >= until_s:
-                if feed.is_end:
-                    self._after = feed.after
+                if buffer.is_end:
+                    self._after = buffer.after
                     return Batch((), self._after.position)
-                until_s = loop.time() + max(0.05, max_wait_s)  # not asked yet; the link says when nobody answers
-            await feed.wait_until(until_s)
+                until_s = loop.time() + max(0.05, max_wait_s)  # not fetched yet; a timeout is reported as an error
+            await buffer.wait_until(until_s)
         return self._taken(max_events, max_bytes)
 
     async def aclose(self) -> None:
-        self._lane.close(self._feed)
+        self._poller.close(self._buffer)
 
     def _taken(self, max_events: int, max_bytes: int) -> Batch:
-        feed = self._feed
+        buffer = self._buffer
         events: list[Event] = []
         size_bytes = 0
-        while feed.events and len(events) < max_events:
-            size = len(feed.events[0].body)
+        while buffer.events and len(events) < max_events:
+            size = len(buffer.events[0].body)
             if events and size_bytes + size > max_bytes:
                 break
-            events.append(feed.events.popleft())
+            events.append(buffer.events.popleft())
             size_bytes += size
-        if feed.took(size_bytes):
-            self._lane.has_room()
+        if buffer.took(size_bytes):
+            self._poller.on_space()
         return Batch(events, events[-1].position, size_bytes)

@@ -1,52 +1,52 @@
-"""What is asked of Redis in one step, in its own language.
+"""Lua scripts, which Redis executes atomically.
 
-Several streams are asked for in one round trip, and answered for one moment. A stream that cannot be read, because it
-is something else for instance, is told by a text in place of its answer: the others are none the worse for it.
+One script queries several streams in one round trip, at one moment. If a stream fails, for instance because the key
+holds another type, its result is the error text, and the other streams are not affected.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-FACTS = """
-local function facts(key)
+STATE_FUNCTION = """
+local function state(key)
     if redis.call('TYPE', key).ok == 'none' then return {0, -1, '', '0-0'} end
-    local told = redis.call('XINFO', 'STREAM', key)
+    local info = redis.call('XINFO', 'STREAM', key)
     local by = {}
-    for at = 1, #told, 2 do by[told[at]] = told[at + 1] end
+    for at = 1, #info, 2 do by[info[at]] = info[at + 1] end
     local first = by['first-entry']
     return {by['length'], by['entries-added'] or -1, first and first[1] or '', by['last-generated-id']}
 end
 
-local function each(look)
+local function each(query)
     local found = {}
     for at, key in ipairs(KEYS) do
-        local well, told = pcall(look, key, at)
-        if not well and type(told) == 'table' then told = told.err end
-        found[at] = told
+        local succeeded, result = pcall(query, key, at)
+        if not succeeded and type(result) == 'table' then result = result.err end
+        found[at] = result
     end
     return found
 end
 """
 
-LOOK: Final = f"""
-{FACTS}
-return each(facts)
+STATE: Final = f"""
+{STATE_FUNCTION}
+return each(state)
 """
-"""Of each key: length, how many were ever added (-1: not counted), the first id, the last that was given."""
+"""For each key: length, entries ever added (-1 if not counted), the first id, the last assigned id."""
 
 FETCH: Final = f"""
-{FACTS}
+{STATE_FUNCTION}
 local most, left = tonumber(ARGV[1]), tonumber(ARGV[2])
 
--- A few at a time: how large entries are is not known before they are looked at.
-local function some(key, after, room)
+-- A few at a time, because the size of entries is unknown before they are read.
+local function some(key, after, free)
     local got, from, step = {{}}, '(' .. after, 1
-    while #got < most and room > 0 do
+    while #got < most and free > 0 do
         local part = redis.call('XRANGE', key, from, '+', 'COUNT', step)
         for _, entry in ipairs(part) do
             got[#got + 1] = entry
-            for _, text in ipairs(entry[2]) do room, left = room - #text, left - #text end
+            for _, text in ipairs(entry[2]) do free, left = free - #text, left - #text end
         end
         if #part < step then return got, 0 end
         from, step = '(' .. part[#part][1], math.min(2 * step, 16, most - #got)
@@ -56,12 +56,13 @@ end
 
 return each(function(key, at)
     local entries, more = some(key, ARGV[2 * at + 1], math.min(left, tonumber(ARGV[2 * at + 2])))
-    return {{facts(key), entries, more}}
+    return {{state(key), entries, more}}
 end)
 """
-"""ARGV: how many entries of each at most; how many bytes of all; then for each key, after which id, and how many bytes.
+"""ARGV: the most entries for each key, the most bytes for all keys, then for each key the id to continue after and its
+most bytes.
 
-Of each key: as above; entries; 1 where there may be more. There is at least one entry where bytes are left for it.
+For each key: its state, entries, and 1 if there may be more. There is at least one entry if bytes are left.
 """
 
 IDS: Final = """
@@ -70,16 +71,16 @@ local command = ARGV[4] == 'back' and 'XREVRANGE' or 'XRANGE'
 for at, entry in ipairs(redis.call(command, KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])) do ids[at] = entry[1] end
 return ids
 """
-"""Of one key: the ids from ARGV[1] to ARGV[2], ARGV[3] at most."""
+"""For one key: the ids from ARGV[1] to ARGV[2], at most ARGV[3]."""
 
 NEXT: Final = f"""
-{FACTS}
+{STATE_FUNCTION}
 return each(function(key, at)
     local following = redis.call('XRANGE', key, '(' .. ARGV[at], '+', 'COUNT', 1)[1]
     return {{following and following[1] or ''}}
 end)
 """
-"""Of each key: the first id after the one in ARGV, or nothing."""
+"""For each key: the first id after the one in ARGV, or an empty text."""
 
 MADE: Final = """
 for _, group in ipairs(redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}) do
@@ -88,4 +89,4 @@ end
 redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1] .. ARGV[2], '$', 'MKSTREAM')
 return ARGV[1] .. ARGV[2]
 """
-"""The name of the group of one key that begins with ARGV[1]; it is made when there is none."""
+"""The name of the key's consumer group that begins with ARGV[1]; the group is created if there is none."""

@@ -1,13 +1,13 @@
-"""The contract that every source keeps, as tests: subclass it, say how to make a source, and let pytest find it.
+"""The contract of all sources as a test suite: subclass it, provide a source, and let pytest collect it.
 
     class TestMySource(SourceContract):
         @asynccontextmanager
         async def world(self, partitions):
-            yield MyWorld(...)        # a SourceWorld: a source, and the hands that put events into what it reads
+            yield MyWorld(...)        # a SourceWorld: a source, and the means to put events into what it reads
 
-The contracts themselves are the docstrings in `evenflow.ports`. What a backend cannot do raises NotImplementedError
-in its `SourceWorld`, and the tests that ask for it are skipped. No plug-in is needed for the async ones; with
-`pytest.register_assert_rewrite("evenflow.testing")` in a conftest.py, failures show the values that they compared.
+The contract is documented in the docstrings of `evenflow.ports`. What a backend cannot do raises NotImplementedError
+in its `SourceWorld`, and tests that need it are skipped. Async tests need no plug-in. With
+`pytest.register_assert_rewrite("evenflow.testing")` in a conftest.py, failures show the compared values.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ __all__ = ["SourceContract", "SourceWorld"]
 
 
 class SourceContract(HubContract, StartContract, BoundsContract, ReadContract):
-    """Everything that a source must do. A subclass has `world`."""
+    """Everything that a source must do. A subclass implements `world`."""

@@ -1,4 +1,4 @@
-"""The source contract: what a reader returns, and when."""
+"""The source contract of readers: what they return, and when."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from evenflow.testing.source.scene import (
     LONG_S,
     MUCH,
     SHORT_S,
+    SourceStage,
     SourceWorld,
-    Stage,
     bodies,
     events_of,
     first,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 async def _to_the_end(reader: Reader) -> None:
-    """What was received before may still come."""
+    """Reads until an error is raised. Events received before the error may still be returned."""
     while True:
         await reader.read(10, MUCH, LONG_S)
 
@@ -41,11 +41,11 @@ async def _opened_and_read(world: SourceWorld, partition: str, start: Position) 
     await _to_the_end(await world.source.open(partition, start, epoch=7))
 
 
-class ReadContract(Stage):
+class ReadContract(SourceStage):
     """What a reader returns, and when."""
 
     @sentence
-    async def test_events_come_whole_and_in_order(self, world: SourceWorld) -> None:
+    async def test_events_arrive_complete_and_in_order(self, world: SourceWorld) -> None:
         partition = await first(world)
         sent = [Event(b"%d" % n, f"key-{n % 3}", {"n": n, "text": "Zürich"} if n % 2 else None) for n in range(50)]
         for event in sent:
@@ -59,7 +59,7 @@ class ReadContract(Stage):
         assert sequences == sorted(set(sequences))
 
     @sentence
-    async def test_every_position_is_one_to_go_on_after(self, world: SourceWorld) -> None:
+    async def test_reading_can_continue_after_every_position(self, world: SourceWorld) -> None:
         partition = await first(world)
         await world.append(partition, numbered(0, 6))
         for number, event in enumerate((await events_of(world, partition, 6))[:-1], 1):
@@ -68,7 +68,7 @@ class ReadContract(Stage):
             await reader.aclose()
 
     @sentence
-    async def test_going_on_after_resume_neither_repeats_nor_skips(self, world: SourceWorld) -> None:
+    async def test_continuing_after_resume_neither_repeats_nor_skips(self, world: SourceWorld) -> None:
         partition = await first(world)
         await world.append(partition, numbered(0, 20))
         position = await world.source.resolve(partition, "earliest")
@@ -82,7 +82,7 @@ class ReadContract(Stage):
         assert found == texts(0, 20)
 
     @sentence
-    async def test_an_empty_batch_comes_when_the_wait_has_passed(self, world: SourceWorld) -> None:
+    async def test_an_empty_batch_is_returned_when_the_wait_has_passed(self, world: SourceWorld) -> None:
         partition = await first(world)
         reader = await opened(world, partition)
         loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class ReadContract(Stage):
         assert await bodies(again, 2) == texts(0, 2)
 
     @sentence
-    async def test_a_read_that_waits_returns_as_soon_as_there_is_something(self, world: SourceWorld) -> None:
+    async def test_a_waiting_read_returns_as_soon_as_an_event_arrives(self, world: SourceWorld) -> None:
         partition = await first(world)
         reader = await opened(world, partition)
         loop = asyncio.get_running_loop()
@@ -209,7 +209,7 @@ class ReadContract(Stage):
         assert await bodies(await opened(world, partition), 6) == texts(0, 6)
 
     @sentence
-    async def test_an_ended_partition_gives_all_its_events_and_then_its_children(self, world: SourceWorld) -> None:
+    async def test_an_ended_partition_returns_all_its_events_and_then_its_children(self, world: SourceWorld) -> None:
         if isinstance(world.source, Vanishing):
             raise NotImplementedError
         partition = await first(world)
@@ -232,7 +232,7 @@ class ReadContract(Stage):
         assert (await late.read(10, MUCH, LONG_S)).ended == ended
 
     @sentence
-    async def test_what_is_gone_says_that_it_has_ended_and_its_children_have_the_rest(self, world: SourceWorld) -> None:
+    async def test_a_removed_partition_returns_its_children_which_have_the_rest(self, world: SourceWorld) -> None:
         source = world.source
         if not isinstance(source, Vanishing):
             raise NotImplementedError

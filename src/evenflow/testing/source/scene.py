@@ -1,4 +1,4 @@
-"""What the tests of the source contract have in common: a source, the hands that feed it, and a few short words."""
+"""What the tests of the source contract share: a source, the means to change what it reads, and a few helpers."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ if TYPE_CHECKING:
 LIMIT_S = 120.0
 """How long one test may take."""
 LONG_S = 10.0
-"""A wait that ends early, if the contract is kept."""
+"""A wait that ends early if the source keeps the contract."""
 SHORT_S = 0.05
 """A wait that passes in full."""
 MUCH = 1 << 20
 
 
 class SourceWorld(ABC):
-    """A source under test, and the hands that change what it reads."""
+    """A source under test, and the means to change what it reads."""
 
     source: Source
     exclusive = False
-    """A reader disconnects those of the same epoch, and of a lower one."""
+    """Opening a reader disconnects those of the same or a lower epoch."""
 
     @abstractmethod
     async def append(self, partition: str, events: Sequence[Event]) -> None:
-        """Put events into a partition, in order, and return when they can be read."""
+        """Appends events to a partition, in order, and returns when they can be read."""
 
     async def later(self) -> datetime:
-        """A time after those of all events so far, and not after those of events to come."""
+        """A time after all events so far, and not after any event to come."""
         await asyncio.sleep(0.01)
         now = datetime.now(UTC)
         await asyncio.sleep(0.01)
         return now
 
     async def trim(self, partition: str, count: int) -> None:
-        """Remove so many of the oldest events."""
+        """Removes this many of the oldest events."""
         raise NotImplementedError
 
     async def grow(self, more: int) -> None:
-        """Add partitions."""
+        """Adds partitions."""
         raise NotImplementedError
 
     async def end(self, partition: str) -> None:
-        """Split the partition in two."""
+        """Splits the partition in two."""
         raise NotImplementedError
 
     async def restart(self) -> None:
-        """Close the source and put another one on the same hub in its place."""
+        """Closes the source and replaces it by a new one on the same hub."""
         raise NotImplementedError
 
     async def remake(self) -> None:
-        """Delete the hub and make it again, empty."""
+        """Deletes the hub and creates it again, empty."""
         raise NotImplementedError
 
 
-class Stage(ABC):
-    """What a test class brings."""
+class SourceStage(ABC):
+    """What a test class provides."""
 
     @abstractmethod
     def world(self, partitions: int) -> AbstractAsyncContextManager[SourceWorld]:
-        """A new, empty hub with so many partitions, and a source that reads it."""
+        """A new, empty hub with this many partitions, and a source that reads it."""
 
 
-def sentence(test: Callable[[Any, SourceWorld], Awaitable[None]]) -> Callable[[Stage], None]:
-    """Make an async test into a plain one that runs in a fresh event loop, with a fresh hub of two partitions."""
+def sentence(test: Callable[[Any, SourceWorld], Awaitable[None]]) -> Callable[[SourceStage], None]:
+    """Turns an async test into a plain one that runs in a new event loop, with a new hub of two partitions."""
 
-    async def main(stage: Stage) -> None:
+    async def main(stage: SourceStage) -> None:
         async with asyncio.timeout(LIMIT_S), stage.world(2) as world:
             await test(stage, world)
 
-    def run(self: Stage) -> None:
+    def run(self: SourceStage) -> None:
         try:
             asyncio.run(main(self))
         except NotImplementedError:
@@ -91,11 +91,11 @@ def sentence(test: Callable[[Any, SourceWorld], Awaitable[None]]) -> Callable[[S
 
 
 async def bodies(reader: Reader, count: int, *, max_events: int = 1000, max_bytes: int = MUCH) -> list[bytes]:
-    """The bodies of the next so many events, in however many reads they come."""
+    """The bodies of the next events, from as many reads as needed."""
     found: list[bytes] = []
     while len(found) < count:
         batch = await reader.read(min(max_events, count - len(found)), max_bytes, LONG_S)
-        assert batch.events, f"{len(found)} of {count} events came"
+        assert batch.events, f"{len(found)} of {count} events arrived"
         found += [event.body for event in batch.events]
     return found
 
@@ -117,7 +117,7 @@ async def opened(world: SourceWorld, partition: str, start: Start = "earliest") 
 
 
 async def events_of(world: SourceWorld, partition: str, count: int) -> list[Event]:
-    """The first so many events of a partition, as the source gives them."""
+    """The first events of a partition, as the source returns them."""
     reader = await opened(world, partition)
     found: list[Event] = []
     while len(found) < count:
@@ -127,7 +127,7 @@ async def events_of(world: SourceWorld, partition: str, count: int) -> list[Even
 
 
 def is_same(found: Position | None, expected: Position) -> bool:
-    """The same place, or not known. Where both have a sequence, an offset that is not known does not matter."""
+    """Whether the positions are equal, or unknown. If both have a sequence, the offset may be unknown."""
     if found is None or found.sequence is None or expected.sequence is None:
         return found in (None, expected)
     return found.sequence == expected.sequence

@@ -1,4 +1,4 @@
-"""The source contract: which hub it is, where reading begins, what is oldest and newest."""
+"""The source contract of identity, starts and bounds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from evenflow.ports import Source
 from evenflow.testing.source.scene import (
     MUCH,
     SHORT_S,
+    SourceStage,
     SourceWorld,
-    Stage,
     bodies,
     events_of,
     first,
@@ -25,8 +25,8 @@ from evenflow.testing.source.scene import (
 )
 
 
-class HubContract(Stage):
-    """Which hub it is, and which partitions it has."""
+class HubContract(SourceStage):
+    """The hub's identity, and its partitions."""
 
     @sentence
     async def test_it_is_a_source(self, world: SourceWorld) -> None:
@@ -41,7 +41,7 @@ class HubContract(Stage):
         assert await world.source.identity() == before
 
     @sentence
-    async def test_identity_changes_when_the_hub_is_made_again(self, world: SourceWorld) -> None:
+    async def test_identity_changes_when_the_hub_is_recreated(self, world: SourceWorld) -> None:
         before = await world.source.identity()
         await world.remake()
         after = await world.source.identity()
@@ -75,8 +75,8 @@ class HubContract(Stage):
         assert await bodies(await opened(world, other), 2) == texts(10, 12)
 
 
-class StartContract(Stage):
-    """Where to begin: `resolve`, and what `open` says to a position."""
+class StartContract(SourceStage):
+    """Starts: `resolve`, and positions that `open` accepts or refuses."""
 
     @sentence
     async def test_earliest_is_before_the_oldest_event(self, world: SourceWorld) -> None:
@@ -101,7 +101,7 @@ class StartContract(Stage):
         assert await bodies(reader, 2) == texts(5, 7)
 
     @sentence
-    async def test_what_was_resolved_does_not_move_as_events_arrive(self, world: SourceWorld) -> None:
+    async def test_a_resolved_position_does_not_move_as_events_arrive(self, world: SourceWorld) -> None:
         partition = await first(world)
         await world.append(partition, numbered(0, 3))
         now = await world.later()
@@ -119,7 +119,7 @@ class StartContract(Stage):
             assert await bodies(await world.source.open(partition, start, epoch=1), 2) == texts(0, 2)
 
     @sentence
-    async def test_an_emptied_partition_goes_on(self, world: SourceWorld) -> None:
+    async def test_an_emptied_partition_continues(self, world: SourceWorld) -> None:
         partition = await first(world)
         await world.append(partition, numbered(0, 4))
         await world.trim(partition, 4)
@@ -141,7 +141,7 @@ class StartContract(Stage):
         assert await bodies(await opened(world, partition, noon - timedelta(days=1)), 8) == texts(0, 8)
 
     @sentence
-    async def test_the_very_time_of_an_event_begins_with_it(self, world: SourceWorld) -> None:
+    async def test_the_time_of_an_event_starts_with_that_event(self, world: SourceWorld) -> None:
         partition = await first(world)
         await world.append(partition, numbered(0, 2))
         await world.later()
@@ -158,7 +158,7 @@ class StartContract(Stage):
             assert await world.source.resolve(partition, event.position) == event.position
 
     @sentence
-    async def test_a_position_that_was_counted_is_a_place_in_the_log(self, world: SourceWorld) -> None:
+    async def test_a_position_with_only_a_sequence_is_a_position_in_the_log(self, world: SourceWorld) -> None:
         partition = await first(world)
         await world.append(partition, numbered(0, 5))
         event = (await events_of(world, partition, 5))[1]
@@ -191,8 +191,8 @@ class StartContract(Stage):
         assert await bodies(reader, 2) == texts(4, 6)
 
 
-class BoundsContract(Stage):
-    """The oldest and the newest."""
+class BoundsContract(SourceStage):
+    """The oldest and the newest position."""
 
     @sentence
     async def test_bounds_are_the_oldest_and_the_newest(self, world: SourceWorld) -> None:
@@ -217,7 +217,7 @@ class BoundsContract(Stage):
         assert is_before(found.newest, found.oldest)
 
     @sentence
-    async def test_bounds_of_an_empty_partition_are_the_wrong_way_round(self, world: SourceWorld) -> None:
+    async def test_the_newest_of_an_empty_partition_is_before_its_oldest(self, world: SourceWorld) -> None:
         ids = [partition.id for partition in await world.source.partitions()]
         found = await world.source.bounds(ids)
         assert set(found) == set(ids)

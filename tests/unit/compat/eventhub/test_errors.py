@@ -8,7 +8,7 @@ from azure.eventhub.exceptions import AuthenticationError, ConnectError, Connect
 
 from evenflow.compat.eventhub.errors import official
 from evenflow.errors import LeaseLost, Misconfigured, SourceUnavailable, StoreUnavailable
-from evenflow.sources.eventhubs.client import Refused
+from evenflow.sources.eventhubs.client import ManagementError
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
@@ -19,9 +19,9 @@ def caused(error: Exception, cause: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("error", "kind", "short"),
     [
-        (caused(Misconfigured("a"), Refused(404, "no hub")), ConnectError, "not-found"),
-        (caused(Misconfigured("a"), Refused(401, "no")), AuthenticationError, "unauthorized-access"),
-        (caused(SourceUnavailable("a"), Refused(500, None)), ConnectError, None),
+        (caused(Misconfigured("a"), ManagementError(404, "no hub")), ConnectError, "not-found"),
+        (caused(Misconfigured("a"), ManagementError(401, "no")), AuthenticationError, "unauthorized-access"),
+        (caused(SourceUnavailable("a"), ManagementError(500, None)), ConnectError, None),
         (
             caused(LeaseLost("a"), AMQPLinkError(ErrorCondition.LinkStolen, description="taken")),
             ConnectionLostError,

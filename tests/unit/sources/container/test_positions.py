@@ -1,4 +1,4 @@
-"""Places in the feed of a range: their text, what parts make of them, and that nothing is lost or comes twice."""
+"""Positions in the feed of a range: their text, their parts, and that no change is lost or repeated."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from evenflow.embedded.container import Container
 from evenflow.errors import PositionOutOfRange
 from evenflow.model import BEGINNING, Position
 from evenflow.sources.container.positions import (
-    Part,
-    Piece,
-    child_place,
-    joined,
-    lowest,
+    PositionPart,
+    RangePiece,
+    advance,
+    child_position,
+    merge_equal,
+    next_piece,
+    parse_position,
     pieces,
-    place_of,
-    position_of,
-    raised,
+    to_position,
 )
 from evenflow.sources.container.source import ContainerSource
 
@@ -38,73 +38,75 @@ LEFT, RIGHT = ("", "20"), ("20", "FF")
 MUCH = 1 << 30
 
 
-def place(text: str) -> tuple[Part, ...]:
-    return place_of(Position(text))
+def place(text: str) -> tuple[PositionPart, ...]:
+    return parse_position(Position(text))
 
 
 @pytest.mark.parametrize("text", ["0", "17", "8,3@1F", "8,3@1F,12@2A00"])
 def test_a_place_is_what_its_position_says(text: str) -> None:
-    assert position_of(place(text)).offset == text
+    assert to_position(place(text)).offset == text
 
 
 def test_the_sequence_of_a_place_is_where_all_of_it_is_passed() -> None:
-    assert position_of(place("8,3@1F,12@2A")) == Position("8,3@1F,12@2A", 3)
-    assert place_of(Position("8,3@1F", 3)) == (Part("", 8), Part("1F", 3))
-    assert place_of(Position("17", 17)) == place_of(Position("17")) == (Part("", 17),)
-    assert place_of(BEGINNING) == (Part("", 0),)
+    assert to_position(place("8,3@1F,12@2A")) == Position("8,3@1F,12@2A", 3)
+    assert parse_position(Position("8,3@1F", 3)) == (PositionPart("", 8), PositionPart("1F", 3))
+    assert parse_position(Position("17", 17)) == parse_position(Position("17")) == (PositionPart("", 17),)
+    assert parse_position(BEGINNING) == (PositionPart("", 0),)
 
 
 @pytest.mark.parametrize("offset", ["", "x", "3;4", "3,x@1F", "0-7"])
 def test_an_offset_of_another_source_is_out_of_range(offset: str) -> None:
-    with pytest.raises(PositionOutOfRange, match="Was it another source's"):
+    with pytest.raises(PositionOutOfRange, match="is not an offset of a container"):
         place(offset)
 
 
 def test_neighbours_with_one_lsn_are_one() -> None:
-    assert joined([Part("", 3), Part("10", 3), Part("20", 5), Part("30", 5)]) == place("3,5@20")
+    assert merge_equal(
+        [PositionPart("", 3), PositionPart("10", 3), PositionPart("20", 5), PositionPart("30", 5)]
+    ) == place("3,5@20")
 
 
 def test_parts_are_cut_to_where_they_are_looked_for() -> None:
-    assert pieces(place("8,3@10"), WHOLE) == [Piece("", "10", 8), Piece("10", "FF", 3)]
-    assert pieces(place("8,3@10"), RIGHT) == [Piece("20", "FF", 3)]
-    assert pieces(place("8,3@10"), ("", "08")) == [Piece("", "08", 8)]
+    assert pieces(place("8,3@10"), WHOLE) == [RangePiece("", "10", 8), RangePiece("10", "FF", 3)]
+    assert pieces(place("8,3@10"), RIGHT) == [RangePiece("20", "FF", 3)]
+    assert pieces(place("8,3@10"), ("", "08")) == [RangePiece("", "08", 8)]
 
 
 def test_what_is_read_next_is_furthest_behind_up_to_the_next_one() -> None:
-    assert lowest(place("8,3@10,12@20"), WHOLE) == (Piece("10", "20", 3), 8)
-    assert lowest(place("7"), RIGHT) == (Piece("20", "FF", 7), None)
+    assert next_piece(place("8,3@10,12@20"), WHOLE) == (RangePiece("10", "20", 3), 8)
+    assert next_piece(place("7"), RIGHT) == (RangePiece("20", "FF", 7), None)
 
 
 def test_parts_become_one_as_they_are_read() -> None:
-    assert raised(place("8,3@10"), WHOLE, Piece("10", "FF", 5)) == place("8,5@10")
-    assert raised(place("8,3@10"), WHOLE, Piece("10", "FF", 8)) == place("8")
+    assert advance(place("8,3@10"), WHOLE, RangePiece("10", "FF", 5)) == place("8,5@10")
+    assert advance(place("8,3@10"), WHOLE, RangePiece("10", "FF", 8)) == place("8")
 
 
 def test_a_child_of_a_split_goes_on_where_its_parent_was() -> None:
-    assert child_place(LEFT, [(WHOLE, place("5"))]) == place("5")
-    assert child_place(RIGHT, [(WHOLE, place("8,3@10,4@30"))]) == place("3,4@30")
+    assert child_position(LEFT, [(WHOLE, place("5"))]) == place("5")
+    assert child_position(RIGHT, [(WHOLE, place("8,3@10,4@30"))]) == place("3,4@30")
 
 
 def test_a_merged_child_goes_on_in_each_part_where_its_parent_was() -> None:
-    assert child_place(WHOLE, [(LEFT, place("8")), (RIGHT, place("3"))]) == place("8,3@20")
-    assert child_place(WHOLE, [(LEFT, place("4")), (RIGHT, place("4"))]) == place("4")
-    assert child_place(WHOLE, [(LEFT, place("4"))]) == place("4,0@20"), "nobody has had the other one"
+    assert child_position(WHOLE, [(LEFT, place("8")), (RIGHT, place("3"))]) == place("8,3@20")
+    assert child_position(WHOLE, [(LEFT, place("4")), (RIGHT, place("4"))]) == place("4")
+    assert child_position(WHOLE, [(LEFT, place("4"))]) == place("4,0@20"), "the other parent was never read"
 
 
 def test_of_several_generations_the_youngest_counts() -> None:
     old, merged = [(LEFT, place("8")), (RIGHT, place("3"))], (WHOLE, place("9,7@20"))
-    assert child_place(RIGHT, [*old, merged]) == place("7")
-    assert child_place(("10", "30"), [*old, merged]) == place("9,7@20")
-    assert child_place(("10", "30"), [*old, (WHOLE, place("2"))]) == place("2"), "it was rewound"
-    assert child_place(WHOLE, [(WHOLE, place("9,7@30")), (LEFT, place("2"))]) == place("2,9@20,7@30")
-    assert child_place(WHOLE, [(WHOLE, place("9")), (("10", "30"), place("2"))]) == place("9,2@10,9@30")
+    assert child_position(RIGHT, [*old, merged]) == place("7")
+    assert child_position(("10", "30"), [*old, merged]) == place("9,7@20")
+    assert child_position(("10", "30"), [*old, (WHOLE, place("2"))]) == place("2"), "it was rewound"
+    assert child_position(WHOLE, [(WHOLE, place("9,7@30")), (LEFT, place("2"))]) == place("2,9@20,7@30")
+    assert child_position(WHOLE, [(WHOLE, place("9")), (("10", "30"), place("2"))]) == place("9,2@10,9@30")
 
 
 MakeWalk: TypeAlias = "Callable[[int, Mode], Walk]"
 
 
 class Walk:
-    """Documents are written, ranges split and merged, and one who knows only what a source tells follows them all."""
+    """Writes documents, splits and merges ranges, and follows all of them knowing only what the source reports."""
 
     def __init__(self, folder: Path, seed: int, mode: Mode) -> None:
         self.rng = random.Random(seed)
@@ -133,8 +135,8 @@ class Walk:
             self.container.merge(ranges[at].id, ranges[at + 1].id)
 
     async def follow(self, *, careful: bool) -> bool:
-        """A few events of one range that may be read; whether there may be more anywhere. With `careful` all that was
-        handled is checkpointed, otherwise some of it comes again."""
+        """Reads a few events of one readable range, and returns whether there may be more. With `careful`, everything
+        handled is checkpointed; otherwise some events are repeated."""
         for one in await self.source.partitions():
             waits = [name for name in one.parents if name in self.places and name not in self.ended]
             if one.id not in self.places and not waits:

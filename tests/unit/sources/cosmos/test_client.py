@@ -1,4 +1,4 @@
-"""What is used of the official client's inside is there: a release that changes it is noticed here.
+"""The internals of the official client that are used exist: a release that changes them is noticed here.
 
 And what a request for a page says.
 """
@@ -19,7 +19,7 @@ from azure.cosmos.aio._cosmos_client_connection_async import CosmosClientConnect
 from evenflow.drivers.cosmos.positions import Range
 from evenflow.emulators.cosmos.access import EMULATOR_KEY
 from evenflow.errors import SourceUnavailable
-from evenflow.sources.cosmos.client import NOW, Ask, _headers, _session_lsn
+from evenflow.sources.cosmos.client import NOW, PageRequest, _headers, _session_lsn
 from evenflow.sources.cosmos.source import CosmosSource
 
 RANGE = Range("7", ("1F", "3F"), ())
@@ -61,7 +61,7 @@ def test_the_client_lets_answers_be_taken_and_headers_be_added() -> None:
 
 def asked(after: int = 5, **more: Any) -> dict[str, str]:
     wanted = {"within": RANGE.span, "whole": False, **more}
-    return _headers(Ask(RANGE, after, max_items=10, rid="rid", **wanted))
+    return _headers(PageRequest(RANGE, after, max_items=10, rid="rid", **wanted))
 
 
 def test_a_request_says_where_to_go_on_and_in_which_container() -> None:
@@ -78,7 +78,7 @@ def test_a_request_says_where_to_go_on_and_in_which_container() -> None:
     assert (since["If-Modified-Since"], since["If-None-Match"]) == ("Fri, 02 Jan 2026 03:04:05 GMT", '"5"')
 
 
-def test_all_versions_begin_where_they_are_told() -> None:
+def test_all_versions_start_at_the_given_position() -> None:
     whole = asked(0, whole=True)
     assert (whole["A-IM"], whole["If-None-Match"]) == ("Full-Fidelity Feed", '"0"')
     assert whole["x-ms-cosmos-changefeed-wire-format-version"] == "2021-09-15"

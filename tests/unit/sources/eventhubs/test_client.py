@@ -1,4 +1,4 @@
-"""What is used of the official client's inside is there: a release that changes it is noticed here."""
+"""The internals of the official client that are used exist: a release that changes them fails here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from azure.eventhub.aio import EventHubConsumerClient
 from azure.eventhub.aio._client_base_async import ClientBaseAsync
 from azure.eventhub.aio._consumer_async import EventHubConsumer
 
-from evenflow.sources.eventhubs.client import LINK_ATTACHED, PAYLOAD, HubClient, ReceiveLink, _hasten
+from evenflow.sources.eventhubs.client import (
+    LINK_ATTACHED,
+    PAYLOAD,
+    HubClient,
+    ReceiveLink,
+    _read_frames_without_timeout,
+)
 from evenflow.sources.eventhubs.decode import FIELDS
 
 ROOT = Path(__file__).parents[4]
@@ -70,13 +76,13 @@ def test_attributes_that_are_used_are_there() -> None:
 
 
 def test_a_frame_that_has_arrived_is_taken_without_a_timer() -> None:
-    """Whole frames, parts of them, several at once, and one that was waited for in vain."""
+    """Whole frames, parts of frames, several at once, and one whose wait timed out."""
     frames = [b"\x00\x00\x00\x08\x02\x00\x00\x00", _transfer(1), _transfer(300), _transfer(2)]
 
     async def main() -> None:
         transport: Any = AsyncTransport("localhost:1")
         transport.reader = reader = asyncio.StreamReader()
-        _hasten(transport)
+        _read_frames_without_timeout(transport)
         waits = 0
         patiently = transport.read
 
@@ -85,7 +91,7 @@ def test_a_frame_that_has_arrived_is_taken_without_a_timer() -> None:
             waits += 1
             return await patiently(**options)
 
-        transport.read = counted  # only those who wait ask for it so
+        transport.read = counted  # used only by a read with a timeout
         reader.feed_data(frames[0] + frames[1] + frames[2][:20])
         assert await transport.receive_frame(timeout=5.0) == (0, (1, b"EMPTY"))
         assert (await transport.receive_frame(timeout=5.0))[1][0] == TRANSFER
@@ -106,7 +112,7 @@ def _transfer(size: int) -> bytes:
 
 
 def test_a_message_has_these_parts() -> None:
-    """What is decoded here is put together as the client does it."""
+    """Messages decoded by evenflow are assembled like the client's."""
     assert set(Message._fields) == set(FIELDS.values())
     assert Properties._fields[:7] == (
         *("message_id", "user_id", "to", "subject"),
@@ -120,7 +126,7 @@ def test_a_message_has_these_parts() -> None:
 
 
 def test_this_release_of_the_client_is_one_that_the_extra_allows() -> None:
-    """Its inside is used, so that a new minor release is allowed only once this suite has passed with it."""
+    """Its internals are used, so a new minor release is allowed only after this suite has passed with it."""
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["eventhubs"]
     assert "azure-eventhub>=5.15,<5.16" in wanted
     installed = tuple(map(int, version("azure-eventhub").split(".")[:2]))
@@ -131,10 +137,10 @@ def test_an_attached_link_has_this_number() -> None:
     assert LinkState.ATTACHED.value == LINK_ATTACHED
 
 
-def test_answers_are_told_as_they_are_heard() -> None:
-    told = inspect.getsource(ManagementLink._on_message_received)
-    assert "on_execute_operation_complete(" in told
-    assert "mgmt_result, status_code, status_description, message, response_detail" in told
+def test_answers_are_passed_with_these_arguments() -> None:
+    passed = inspect.getsource(ManagementLink._on_message_received)
+    assert "on_execute_operation_complete(" in passed
+    assert "mgmt_result, status_code, status_description, message, response_detail" in passed
     made = inspect.getsource(ManagementLink.__init__)
     assert "self._response_link: ReceiverLink" in made
     asked = inspect.getsource(AMQPClientAsync.mgmt_request_async)
@@ -142,6 +148,6 @@ def test_answers_are_told_as_they_are_heard() -> None:
     assert "self._mgmt_links[node] = mgmt_link" in asked
 
 
-def test_questions_go_through_the_method_that_is_replaced() -> None:
+def test_management_requests_use_the_method_that_is_replaced() -> None:
     source = inspect.getsource(ClientBaseAsync._get_partition_properties_async)
     assert "_management_request_async" in source

@@ -84,5 +84,5 @@ def test_an_annotated_event_still_has_all_of_its_message() -> None:
 
 def test_a_property_that_amqp_has_no_type_for_is_refused() -> None:
     check_sendable(Event(b"", None, {"n": 1, "text": "x", "raw": b"", "none": None}))
-    with pytest.raises(Misconfigured, match="'list' holds list"):
+    with pytest.raises(Misconfigured, match="'list' has the type list"):
         check_sendable(Event(b"", None, {"list": [1]}))

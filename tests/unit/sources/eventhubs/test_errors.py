@@ -1,4 +1,4 @@
-"""What the official client's errors mean."""
+"""The translation of the official client's errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from evenflow.errors import (
     SourceUnavailable,
 )
 from evenflow.sources.eventhubs.errors import condition_of, meaning
-from evenflow.sources.eventhubs.reader import THEFT_FORGOTTEN_S, THEFT_REST_MOST_S, Thefts
+from evenflow.sources.eventhubs.reader import STOLEN_FORGET_S, STOLEN_REST_MOST_S, StolenLinks
 
 
-def link_error(condition: str, said: str) -> AMQPLinkError:
-    return AMQPLinkError(condition.encode(), description=said.encode())
+def link_error(condition: str, description: str) -> AMQPLinkError:
+    return AMQPLinkError(condition.encode(), description=description.encode())
 
 
 @pytest.mark.parametrize(
@@ -50,32 +50,32 @@ def test_an_error_has_one_meaning(error: Exception, kind: type[EvenflowError]) -
     assert "event hub homes" in str(found)
 
 
-def test_an_error_of_ours_is_what_it_is() -> None:
+def test_an_error_of_evenflow_is_not_translated() -> None:
     error = LeaseLost()
     assert meaning(error, "", "") is error
 
 
-def test_a_long_story_is_cut_short() -> None:
+def test_a_long_description_is_truncated() -> None:
     assert len(str(meaning(OSError("x" * 5_000), "hub", "group"))) < 500
 
 
-def test_a_condition_is_found_wherever_it_is() -> None:
+def test_a_condition_is_found_in_all_kinds_of_errors() -> None:
     assert condition_of(ValueError()) == ""
     assert condition_of(AMQPConnectionError(ErrorCondition.NotFound)) == "amqp:not-found"
 
 
-def test_who_was_robbed_rests_longer_each_time_and_forgets_it() -> None:
-    thefts = Thefts()
-    assert thefts.rest_s("0", 0.0) == 0.0
+def test_pauses_after_stolen_links_grow_and_are_forgotten() -> None:
+    stolen_links = StolenLinks()
+    assert stolen_links.rest_s("0", 0.0) == 0.0
     rests = []
     now_s = 0.0
     for _ in range(8):
-        thefts.happened("0", now_s)
-        rests.append(thefts.rest_s("0", now_s))
+        stolen_links.add("0", now_s)
+        rests.append(stolen_links.rest_s("0", now_s))
         now_s += rests[-1]
-        assert thefts.rest_s("0", now_s) == 0.0
-    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, THEFT_REST_MOST_S, THEFT_REST_MOST_S, THEFT_REST_MOST_S]
-    assert thefts.rest_s("1", now_s) == 0.0
-    assert thefts.rest_s("0", now_s + THEFT_FORGOTTEN_S + 1) == 0.0
-    thefts.happened("0", now_s + THEFT_FORGOTTEN_S + 1)
-    assert thefts.rest_s("0", now_s + THEFT_FORGOTTEN_S + 1) == 0.5
+        assert stolen_links.rest_s("0", now_s) == 0.0
+    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, STOLEN_REST_MOST_S, STOLEN_REST_MOST_S, STOLEN_REST_MOST_S]
+    assert stolen_links.rest_s("1", now_s) == 0.0
+    assert stolen_links.rest_s("0", now_s + STOLEN_FORGET_S + 1) == 0.0
+    stolen_links.add("0", now_s + STOLEN_FORGET_S + 1)
+    assert stolen_links.rest_s("0", now_s + STOLEN_FORGET_S + 1) == 0.5

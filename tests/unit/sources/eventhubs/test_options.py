@@ -1,4 +1,4 @@
-"""What an event hub's URL says, and that it never tells a secret."""
+"""URLs of event hubs, and that no message shows a secret."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from azure.eventhub import TransportType
 
 from evenflow.errors import Misconfigured
-from evenflow.sources.eventhubs.options import VARIABLE, Access, arguments_of
+from evenflow.sources.eventhubs.options import VARIABLE, EventHubsAccess, arguments_of
 from evenflow.sources.eventhubs.source import EventHubsSource, from_url
 from evenflow.urls import hide_secrets, open_dead_letters, open_source
 
@@ -19,7 +19,7 @@ CONNECTION_STRING = f"Endpoint=sb://{HOST}/;SharedAccessKeyName=listen;SharedAcc
 
 
 def client_of(source: EventHubsSource) -> Any:
-    return source._premises.client("$Default")
+    return source._connections.client("$Default")
 
 
 def test_a_namespace_and_a_hub_are_enough() -> None:
@@ -96,27 +96,27 @@ def test_a_source_of_a_group_reads_as_its_consumer_group_unless_another_is_named
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
-        ("eventhubs:sensors", "like eventhubs://NAME"),
+        ("eventhubs:sensors", "write eventhubs://NAME"),
         (f"eventhubs://{HOST}", "names no hub"),
-        (f"eventhubs://{HOST}/a/b", "no hub's name"),
-        (f"eventhubs://{HOST}/sensors?prefech=3", "no option 'prefech'"),
+        (f"eventhubs://{HOST}/a/b", "not a hub's name"),
+        (f"eventhubs://{HOST}/sensors?prefech=3", "unknown option 'prefech'"),
         (f"eventhubs://{HOST}/sensors?prefetch=0", "whole number"),
         (f"eventhubs://{HOST}/sensors?use_tls=maybe", "true or false"),
         (f"eventhubs://{HOST}/sensors?auth_timeout=-1", "number of seconds"),
         (f"eventhubs://{HOST}/sensors?http_proxy=me:secret@", "http://"),
-        (f"eventhubs://{HOST}/sensors?connection_string_env=NAME", "Leave one of them out"),
+        (f"eventhubs://{HOST}/sensors?connection_string_env=NAME", "Remove one of them"),
         (f"eventhubs://listen@{HOST}/sensors", "two parts"),
         (f"eventhubs://listen:a/secret@{HOST}/sensors", "eventhubs"),
         (f"eventhubs://{HOST}/sensors?key_env=LISTEN_KEY", "needs the policy"),
         ("eventhubs:///sensors?connection_string_env=NOT_SET", "NOT_SET is not set"),
         (f"eventhubs://listen:{KEY}@{HOST}/sensors?transport_type=pigeon", "'amqp' or 'websocket'"),
-        (f"eventhubs://listen:{KEY}@{HOST}/sensors?connection_verify=/not/there.pem", "no file of certificates"),
+        (f"eventhubs://listen:{KEY}@{HOST}/sensors?connection_verify=/not/there.pem", "not a file of certificates"),
     ],
 )
-def test_a_url_that_is_wrong_says_how_it_is_right(url: str, told: str) -> None:
-    with pytest.raises(Misconfigured, match=told) as caught:
+def test_the_error_of_a_wrong_url_shows_a_right_one(url: str, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message) as caught:
         from_url(url)
     assert "secret" not in str(caught.value)
 
@@ -135,7 +135,7 @@ def test_a_url_that_is_wrong_says_how_it_is_right(url: str, told: str) -> None:
         {"hub": "sensors", "connection_string": CONNECTION_STRING, "retries": 7},
     ],
 )
-def test_what_contradicts_itself_is_told_and_no_key_is(given: dict[str, Any]) -> None:
+def test_contradicting_arguments_are_refused_without_showing_a_key(given: dict[str, Any]) -> None:
     with pytest.raises(Misconfigured, match="eventhubs: ") as caught:
         EventHubsSource(**given)
     assert KEY not in "".join(traceback.format_exception(caught.value))
@@ -147,7 +147,7 @@ def test_no_secret_is_in_a_repr_or_in_a_url_that_is_shown() -> None:
     source = from_url(url)
     assert KEY not in repr(source)
     assert KEY not in repr(vars(source))
-    assert KEY not in repr(Access(hub="sensors", connection_string=CONNECTION_STRING))
+    assert KEY not in repr(EventHubsAccess(hub="sensors", connection_string=CONNECTION_STRING))
 
 
 def test_dead_letters_may_go_to_an_event_hub() -> None:

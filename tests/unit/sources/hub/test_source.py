@@ -1,4 +1,4 @@
-"""What is the hub source's own, beyond the contract that all sources keep."""
+"""The hub source beyond the contract of all sources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEADLINE_S = 60.0
 
 
 class Scene:
-    """A hub that is written by one opened hub and read by another."""
+    """A hub that one opened hub writes and another reads."""
 
     def __init__(self, path: Path, partitions: int) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Scene:
         await self.hub.send(list(texts), partition=partition)
 
     def append_without_ring(self, *texts: str) -> None:
-        """What a writer does that is killed right after its commit."""
+        """Like a writer that is killed right after its commit."""
         self.hub.opened().log(0).append([[Event(text.encode()) for text in texts]], 0)
 
     async def reader(self, partition: str = "0", start: str = "earliest") -> Reader:
@@ -81,8 +81,8 @@ async def bodies(reader: Reader, count: int, max_events: int = 1000) -> list[str
     return found
 
 
-class Looks:
-    """Counts the looks into logs."""
+class Fetches:
+    """Counts the reads of logs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -95,7 +95,7 @@ class Looks:
         monkeypatch.setattr(PartitionLog, "read", read)
 
 
-def test_it_has_the_hubs_name_and_making(tmp_path: Path) -> None:
+def test_its_identity_is_the_hubs_name_and_creation(tmp_path: Path) -> None:
     async def test(stage: Scene) -> None:
         identity = await stage.source.identity()
         assert (identity.namespace, identity.hub, identity.made) == ("local", "hub", stage.hub.info().made)
@@ -103,7 +103,7 @@ def test_it_has_the_hubs_name_and_making(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
-def test_it_tells_how_long_the_next_event_has_waited(tmp_path: Path) -> None:
+def test_it_reports_since_when_the_next_event_has_waited(tmp_path: Path) -> None:
     async def test(stage: Scene) -> None:
         for body in ("one", "two"):
             await stage.hub.send([body, body], partition=0)
@@ -121,9 +121,9 @@ def test_it_tells_how_long_the_next_event_has_waited(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
-def test_an_idle_reader_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = Looks(monkeypatch)
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 60.0)
+def test_an_idle_reader_does_not_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetches = Fetches(monkeypatch)
+    monkeypatch.setattr(module, "FETCH_EVERY_S", 60.0)
 
     async def test(stage: Scene) -> None:
         await stage.send("a")
@@ -131,16 +131,16 @@ def test_an_idle_reader_does_not_look(tmp_path: Path, monkeypatch: pytest.Monkey
         assert await bodies(reader, 1) == ["a"]
         for _ in range(20):
             assert not (await reader.read(10, MUCH, 0.005)).events
-        assert looks.count == 1
+        assert fetches.count == 1
         await stage.send("b", partition=1)
         assert not (await reader.read(10, MUCH, 0.05)).events
-        assert looks.count == 1, "another partition's ring is none of ours"
+        assert fetches.count == 1, "the ring of another partition causes no fetch"
 
     play(tmp_path, test)
 
 
-def test_a_ring_is_answered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 60.0)
+def test_a_ring_wakes_a_reader_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FETCH_EVERY_S", 60.0)
 
     async def test(stage: Scene) -> None:
         reader = await stage.reader()
@@ -157,10 +157,8 @@ def test_a_ring_is_answered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     play(tmp_path, test)
 
 
-def test_what_was_committed_without_a_ring_is_found_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.1)
+def test_an_event_committed_without_a_ring_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FETCH_EVERY_S", 0.1)
 
     async def test(stage: Scene) -> None:
         reader = await stage.reader()
@@ -171,9 +169,9 @@ def test_what_was_committed_without_a_ring_is_found_all_the_same(
     play(tmp_path, test)
 
 
-def test_a_ring_during_a_look_asks_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look has read nothing when the event is committed and the bell rung, and only then returns."""
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 60.0)
+def test_a_ring_during_a_fetch_causes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fetch has read nothing when the event is committed and the bell rung, and returns only then."""
+    monkeypatch.setattr(module, "FETCH_EVERY_S", 60.0)
 
     async def test(stage: Scene) -> None:
         reader = await stage.reader()
@@ -192,7 +190,7 @@ def test_a_ring_during_a_look_asks_for_another(tmp_path: Path, monkeypatch: pyte
     play(tmp_path, test)
 
 
-def test_growth_without_a_ring_is_seen_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_added_partitions_are_found_without_a_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(stage: Scene) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(stage.hub.opened().bell, "ring", lambda slot: None)
@@ -213,8 +211,8 @@ def test_many_readers_get_everything_while_it_is_written(tmp_path: Path) -> None
     play(tmp_path, test, partitions=4)
 
 
-def test_a_large_log_is_read_in_several_looks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_EVENTS", 50)
+def test_a_large_log_is_read_in_several_fetches_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FETCH_EVENTS", 50)
     texts = [str(n) for n in range(500)]
 
     async def test(stage: Scene) -> None:
@@ -228,16 +226,16 @@ def test_a_large_log_is_read_in_several_looks_and_parts(tmp_path: Path, monkeypa
     play(tmp_path, test)
 
 
-def test_readers_share_the_memory_for_what_they_look_up(tmp_path: Path) -> None:
+def test_readers_share_the_memory_for_fetched_rows(tmp_path: Path) -> None:
     async def test(stage: Scene) -> None:
-        room = stage.source._room
+        pool = stage.source._pool
         readers = [await stage.reader() for _ in range(16)]
-        assert 16 * room.look_bytes == 4 * 1024 * 1024
+        assert 16 * pool.fetch_bytes == 4 * 1024 * 1024
         for reader in readers[1:]:
             await reader.aclose()
             await reader.aclose()
-        assert room.readers == 1
-        assert room.look_bytes == 4 * 1024 * 1024
+        assert pool.readers == 1
+        assert pool.fetch_bytes == 4 * 1024 * 1024
 
     play(tmp_path, test)
 
@@ -254,10 +252,8 @@ def test_small_rows_are_joined_into_one_batch(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
-def test_an_error_comes_again_with_every_read_until_it_is_cured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 60.0)
+def test_every_read_raises_the_error_until_its_cause_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FETCH_EVERY_S", 60.0)
 
     async def test(stage: Scene) -> None:
         await stage.send("a")
@@ -291,11 +287,11 @@ def test_a_damaged_partition_does_not_touch_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_events", [1, 1000])
-@pytest.mark.parametrize("look_events", [1, 2, 1000])
+@pytest.mark.parametrize("fetch_events", [1, 2, 1000])
 def test_damage_is_named_and_nothing_is_skipped_because_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_events: int, max_events: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetch_events: int, max_events: int
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_EVENTS", look_events)
+    monkeypatch.setattr(module, "FETCH_EVENTS", fetch_events)
 
     async def test(stage: Scene) -> None:
         for n in range(9):
@@ -315,7 +311,7 @@ def test_damage_is_named_and_nothing_is_skipped_because_of_it(
     play(tmp_path, test)
 
 
-def test_a_reader_that_retention_overtakes_is_told(tmp_path: Path) -> None:
+def test_a_reader_that_retention_overtakes_gets_an_error(tmp_path: Path) -> None:
     async def test(stage: Scene) -> None:
         reader = await stage.reader()
         for n in range(5):
@@ -333,12 +329,12 @@ def test_a_reader_that_retention_overtakes_is_told(tmp_path: Path) -> None:
     [
         (Position("5"), PositionOutOfRange, "the oldest is 0 and the newest 1"),
         (Position("-2"), PositionGone, "the oldest is 0 and the newest 1"),
-        (Position("4:1:17"), PositionOutOfRange, "'4:1:17' is none of this hub's"),
-        ("yesterday", Misconfigured, "not 'yesterday'"),
+        (Position("4:1:17"), PositionOutOfRange, "'4:1:17' is not an offset of a hub"),
+        ("yesterday", Misconfigured, "start='yesterday' is invalid"),
         (datetime(2026, 1, 2), Misconfigured, "no time zone"),  # noqa: DTZ001
     ],
 )
-def test_a_start_that_cannot_be_is_refused(tmp_path: Path, start: Any, error: type[Exception], message: str) -> None:
+def test_an_invalid_start_is_refused(tmp_path: Path, start: Any, error: type[Exception], message: str) -> None:
     async def test(stage: Scene) -> None:
         await stage.send("a", "b")
         with pytest.raises(error, match=message):
@@ -351,10 +347,10 @@ def test_a_start_that_cannot_be_is_refused(tmp_path: Path, start: Any, error: ty
 
 
 @pytest.mark.parametrize("partition", ["2", "-1", "first", ""])
-def test_a_partition_that_is_not_there_is_refused(tmp_path: Path, partition: str) -> None:
+def test_a_partition_that_does_not_exist_is_refused(tmp_path: Path, partition: str) -> None:
     async def test(stage: Scene) -> None:
         for use in (stage.source.resolve(partition, "latest"), stage.source.bounds([partition])):
-            with pytest.raises(Misconfigured, match="it has 0 to 1"):
+            with pytest.raises(Misconfigured, match="its partitions are 0 to 1"):
                 await use
 
     play(tmp_path, test)
@@ -366,7 +362,7 @@ def test_a_deleted_hub_wakes_its_readers_with_an_error(tmp_path: Path) -> None:
         reading = asyncio.create_task(reader.read(10, MUCH, DEADLINE_S))
         await asyncio.sleep(0.01)
         shutil.rmtree(stage.path)
-        with pytest.raises(SourceUnavailable, match="was deleted, or made again"):
+        with pytest.raises(SourceUnavailable, match="was deleted or recreated"):
             await reading
         for use in (stage.source.identity(), stage.source.partitions(), stage.source.bounds(["0"])):
             with pytest.raises(SourceUnavailable, match="was deleted while it was in use"):
@@ -375,7 +371,7 @@ def test_a_deleted_hub_wakes_its_readers_with_an_error(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
-def test_a_hub_made_again_is_another_and_old_readers_end(tmp_path: Path) -> None:
+def test_a_recreated_hub_is_another_hub_and_old_readers_end(tmp_path: Path) -> None:
     async def test(stage: Scene) -> None:
         await stage.send("old")
         before = await stage.source.identity()
@@ -385,7 +381,7 @@ def test_a_hub_made_again_is_another_and_old_readers_end(tmp_path: Path) -> None
         await stage.hub.aclose()
         stage.hub = Hub.create(stage.path, 3)
         await stage.send("new")
-        with pytest.raises(SourceUnavailable, match="was deleted, or made again"):
+        with pytest.raises(SourceUnavailable, match="was deleted or recreated"):
             await reader.read(10, MUCH, DEADLINE_S)
         after = await stage.source.identity()
         assert after.made == stage.hub.info().made != before.made
@@ -409,7 +405,7 @@ def test_a_closed_source_ends_its_readers(tmp_path: Path) -> None:
     play(tmp_path, test)
 
 
-def test_a_reader_closes_while_it_looks(tmp_path: Path) -> None:
+def test_a_reader_closes_during_a_fetch(tmp_path: Path) -> None:
     async def test(stage: Scene) -> None:
         reader = await stage.reader()
         reading = asyncio.create_task(reader.read(10, MUCH, DEADLINE_S))

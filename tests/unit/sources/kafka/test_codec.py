@@ -10,7 +10,7 @@ from confluent_kafka import Message
 
 from evenflow.model import Event
 from evenflow.sources.kafka import codec as kafka_events
-from evenflow.sources.kafka.codec import TOMBSTONE, Events, body_of, events_of, headers_of
+from evenflow.sources.kafka.codec import TOMBSTONE, LazyEvents, body_of, events_of, headers_of
 
 
 def message(
@@ -69,18 +69,18 @@ def test_properties_come_back_as_they_were(properties: dict[str, Any] | None) ->
     assert events_of([message(headers=headers)])[0].properties == properties
 
 
-def test_headers_of_others_are_texts_where_they_can_be() -> None:
+def test_headers_of_other_producers_are_text_where_possible() -> None:
     headers = [("text", b"plain"), ("raw", b"\xff"), ("none", None), ("twice", b"1"), ("twice", b"2"), ("twice", b"3")]
     [event] = events_of([message(headers=headers)])
     assert event.properties == {"text": "plain", "raw": b"\xff", "none": None, "twice": ["1", "2", "3"]}
 
 
-def test_a_damaged_note_about_properties_costs_no_event() -> None:
+def test_a_damaged_kinds_header_loses_no_event() -> None:
     [event] = events_of([message(headers=[("n", b"5"), (kafka_events.KINDS, b"{")])])
     assert event.properties == {"n": "5"}
 
 
-def test_a_tombstone_is_told_from_an_empty_body_and_can_be_sent() -> None:
+def test_a_tombstone_differs_from_an_empty_body_and_can_be_sent() -> None:
     empty, tombstone = events_of([message(b""), message(None)])
     assert (empty.body, empty.properties) == (b"", None)
     assert (tombstone.body, tombstone.properties) == (b"", {TOMBSTONE: True})
@@ -89,7 +89,7 @@ def test_a_tombstone_is_told_from_an_empty_body_and_can_be_sent() -> None:
 
 
 def test_a_batch_is_a_sequence_that_makes_its_events_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = Events([message(offset=number) for number in range(5)], "utf-8")
+    events = LazyEvents([message(offset=number) for number in range(5)], "utf-8")
     made: list[int] = []
     make = kafka_events.events_of
 
@@ -107,6 +107,6 @@ def test_a_batch_is_a_sequence_that_makes_its_events_once(monkeypatch: pytest.Mo
     assert list(events) == list(events)
     assert made == [1, 1, 2, 5]
     assert events[2] is events[2]
-    assert list(events[5:]) == list(Events([], "utf-8")) == []
+    assert list(events[5:]) == list(LazyEvents([], "utf-8")) == []
     with pytest.raises(IndexError):
         events[5]

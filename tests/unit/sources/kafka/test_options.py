@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from evenflow.errors import Misconfigured
-from evenflow.sources.kafka.options import Options, from_text
+from evenflow.sources.kafka.options import KafkaOptions, parse_url
 from evenflow.sources.kafka.source import KafkaSource, from_url
 from evenflow.urls import open_dead_letters, open_source
 
@@ -13,7 +13,7 @@ SECRET = "pa55word"
 
 
 def test_a_url_names_brokers_a_topic_and_options() -> None:
-    options = from_text(
+    options = parse_url(
         "kafka://one:9092,two:9093/homes?security.protocol=SASL_SSL&sasl.password=a%26b&mirror_group=seen"
         "&key_encoding=latin-1&namespace=cluster"
     )
@@ -31,59 +31,59 @@ def test_a_url_names_brokers_a_topic_and_options() -> None:
         ("kafka://host:9092", "names no topic"),
         ("kafka://host:9092/", "names no topic"),
         ("kafka://host:9092/one/two", "names no topic"),
-        (f"kafka://alice:{SECRET}@host:9092/homes", r"holds no user.*sasl\.username"),
-        ("kafka://host/homes?auto.offset.reset=latest", r"auto\.offset\.reset is not to be given.*on_gone"),
+        (f"kafka://alice:{SECRET}@host:9092/homes", r"cannot contain a user.*sasl\.username"),
+        ("kafka://host/homes?auto.offset.reset=latest", r"auto\.offset\.reset must not be set.*on_gone"),
         ("kafka://host/homes?enable.auto.commit=true", "mirror_group"),
-        ("kafka://host/homes?enable.partition.eof=false", "not to be given"),
+        ("kafka://host/homes?enable.partition.eof=false", "must not be set"),
         ("kafka://host/homes?transactional.id=me", "sent without a transaction"),
-        ("kafka://host/homes?key_encoding=klingon", "give utf-8, or latin-1"),
+        ("kafka://host/homes?key_encoding=klingon", "use utf-8, or latin-1"),
     ],
 )
-def test_what_cannot_be_is_told_and_no_secret_with_it(url: str, message: str) -> None:
-    with pytest.raises(Misconfigured, match=message) as told:
+def test_an_invalid_url_is_rejected_without_showing_secrets(url: str, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message) as refused:
         from_url(url)
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(refused.value)
 
 
 def test_nothing_shows_a_password() -> None:
     source = KafkaSource("host:9092", "homes", {"sasl.password": SECRET})
     assert SECRET not in repr(source)
-    assert SECRET not in repr(Options("host:9092", "homes", {"sasl.password": SECRET}))
+    assert SECRET not in repr(KafkaOptions("host:9092", "homes", {"sasl.password": SECRET}))
     assert SECRET not in str(source)
 
 
-def test_every_option_reaches_the_driver_and_ours_stay_ours() -> None:
-    options = Options("host:9092", "homes", {"fetch.wait.max.ms": 7, "ssl.ca.location": "/ca", "linger.ms": 3})
-    reading, asking, sending = options.for_reading(), options.for_asking(), options.for_sending()
+def test_options_reach_the_driver_except_those_of_evenflow() -> None:
+    options = KafkaOptions("host:9092", "homes", {"fetch.wait.max.ms": 7, "ssl.ca.location": "/ca", "linger.ms": 3})
+    reading, queries, sending = options.for_reading(), options.for_queries(), options.for_sending()
     assert (reading["fetch.wait.max.ms"], reading["ssl.ca.location"]) == (7, "/ca")
     assert (reading["auto.offset.reset"], reading["enable.partition.eof"]) == ("error", True)
-    assert "fetch.wait.max.ms" not in asking | sending
-    assert {one["ssl.ca.location"] for one in (asking, sending)} == {"/ca"}
+    assert "fetch.wait.max.ms" not in queries | sending
+    assert {one["ssl.ca.location"] for one in (queries, sending)} == {"/ca"}
     assert sending["linger.ms"] == 3
 
 
-def test_urls_know_it_as_a_source_and_as_a_place_for_dead_letters() -> None:
+def test_urls_open_it_as_a_source_and_as_a_target_of_dead_letters() -> None:
     assert isinstance(open_source("kafka://host:9092/homes"), KafkaSource)
     assert type(open_dead_letters("kafka://host:9092/dead")).__name__ == "HubDeadLetters"
 
 
-async def _told(source: KafkaSource) -> str:
-    with pytest.raises(Misconfigured) as told:
+async def _reported(source: KafkaSource) -> str:
+    with pytest.raises(Misconfigured) as refused:
         await source.identity()
-    return str(told.value)
+    return str(refused.value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("no.such.option", "1"), ("security.protocol", "carrier pigeons")])
-def test_an_option_that_the_driver_refuses_is_told(name: str, value: Any) -> None:
+def test_an_option_that_the_driver_refuses_is_reported(name: str, value: Any) -> None:
     import asyncio
 
     source = KafkaSource("127.0.0.1:1", "homes", {name: value, "sasl.password": SECRET})
-    told = asyncio.run(_told(source))
-    assert name in told
-    assert SECRET not in told
+    refused = asyncio.run(_reported(source))
+    assert name in refused
+    assert SECRET not in refused
 
 
-def test_a_mirror_never_raises_also_not_for_the_checkpoint_of_another_source() -> None:
+def test_a_mirror_never_raises_even_for_a_checkpoint_of_another_source() -> None:
     import asyncio
 
     from evenflow.model import Position
@@ -112,7 +112,7 @@ asyncio.run(main())
 """
 
 
-def test_a_process_that_ends_does_not_wait_for_a_mirror_whose_brokers_are_away() -> None:
+def test_process_exit_does_not_wait_for_a_mirror_whose_brokers_are_unreachable() -> None:
     import subprocess
     import sys
 

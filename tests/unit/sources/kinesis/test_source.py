@@ -1,4 +1,4 @@
-"""What is Kinesis' own and needs no server: addresses, records, and what fits into one request."""
+"""The Kinesis source without a server: URLs, records, and the limits of a request."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from evenflow.sources.kinesis.codec import MARK, event_of, record_of
 from evenflow.sources.kinesis.source import SEND_BYTES, KinesisSource, _requests, _waves, from_url
 from evenflow.urls import open_dead_letters, open_source
 
-KEYS = {"aws_access_key_id": "somebody", "aws_secret_access_key": "open-sesame"}
+KEYS = {"aws_access_key_id": "some-user", "aws_secret_access_key": "open-sesame"}
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("kinesis://", "names a stream"),
-        ("kinesis:homes", "names a stream"),
-        ("kinesis://homes/more", "names a stream"),
+        ("kinesis://", "lacks a stream"),
+        ("kinesis:homes", "lacks a stream"),
+        ("kinesis://homes/more", "lacks a stream"),
         ("kinesis://homes?aws_secret_access_key=pa55", "Keys do not belong"),
-        ("kinesis://user:pa55@homes?region=eu-north-1", "no user and no password"),
-        ("kinesis://ho mes?region=eu-north-1", "no name of a stream"),
-        ("kinesis://homes?region=eu-north-1#pa55", "names a stream"),
-        ("kinesis://homes?endpoint=127.0.0.1:5000", "address of a server"),
-        ("kinesis://homes?endpoint=http://me:pa55@127.0.0.1:5000", "address of a server"),
+        ("kinesis://user:pa55@homes?region=eu-north-1", "cannot contain a user or a password"),
+        ("kinesis://ho mes?region=eu-north-1", "is not a stream name"),
+        ("kinesis://homes?region=eu-north-1#pa55", "lacks a stream"),
+        ("kinesis://homes?endpoint=127.0.0.1:5000", "is not the URL of a server"),
+        ("kinesis://homes?endpoint=http://me:pa55@127.0.0.1:5000", "is not the URL of a server"),
         ("kinesis://homes?poll_s=often", "give seconds"),
         ("kinesis://homes?poll_s=0.01", "five times a second"),
     ],
 )
-def test_a_wrong_url_is_told(url: str, message: str) -> None:
-    with pytest.raises(Misconfigured, match=message) as told:
+def test_a_wrong_url_is_refused(url: str, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message) as refused:
         from_url(url)
-    assert "pa55" not in str(told.value)
+    assert "pa55" not in str(refused.value)
 
 
-def test_urls_know_it_as_a_source_and_as_a_place_for_dead_letters() -> None:
+def test_urls_open_it_as_a_source_and_as_a_target_of_dead_letters() -> None:
     assert isinstance(open_source("kinesis://homes?region=eu-north-1"), KinesisSource)
     assert type(open_dead_letters("kinesis://dead?region=eu-north-1")).__name__ == "HubDeadLetters"
 
@@ -80,7 +80,7 @@ def test_an_event_comes_back_whole(event: Event) -> None:
     assert found.enqueued_at == datetime(2026, 11, 15, 12, 0, 0, 123_000, tzinfo=UTC)
 
 
-def test_what_others_wrote_is_a_body_and_a_key_even_if_it_looks_like_ours() -> None:
+def test_a_record_that_only_resembles_one_with_a_header_is_a_body_and_a_key() -> None:
     record = stored(Event(b"x", "home-7")) | {"Data": MARK + b"\x00\x00\x00\x02no json"}
     assert event_of(record).body == MARK + b"\x00\x00\x00\x02no json"
     assert event_of(record).key == "home-7"
@@ -108,7 +108,7 @@ def test_a_request_has_five_hundred_records_and_some_megabytes_at_most() -> None
     assert [len(one) for one in _requests(large)] == [2, 2, 1]
 
 
-def test_it_backs_off_for_longer_and_longer_but_not_for_ever() -> None:
+def test_it_backs_off_for_longer_and_longer_up_to_a_limit() -> None:
     waits = [back_off_s(attempt) for attempt in range(1, 20)]
     assert waits == sorted(waits)
     assert waits[0] < 1.0
@@ -119,7 +119,7 @@ def test_it_backs_off_for_longer_and_longer_but_not_for_ever() -> None:
     ("region", "options", "message"),
     [("eu north", {}, "eu north"), ("eu-north-1", {"colour": "red"}, "colour")],
 )
-def test_settings_that_the_driver_refuses_are_told(region: str, options: dict[str, Any], message: str) -> None:
+def test_settings_that_the_driver_rejects_are_reported(region: str, options: dict[str, Any], message: str) -> None:
     async def main() -> None:
         source = KinesisSource("homes", region=region, endpoint="http://127.0.0.1:1", options=KEYS | options)
         try:
@@ -131,13 +131,13 @@ def test_settings_that_the_driver_refuses_are_told(region: str, options: dict[st
     asyncio.run(main())
 
 
-def test_no_more_threads_than_there_may_be_and_nobody_waits_for_them_at_the_end() -> None:
+def test_threads_are_bounded_and_process_exit_does_not_wait_for_them() -> None:
     code = """
 import asyncio, threading, time
-from evenflow.sources.kinesis.threads import Threads
+from evenflow.sources.kinesis.threads import DaemonThreads
 
 async def main():
-    threads, running, most = Threads("t", 3), 0, 0
+    threads, running, most = DaemonThreads("t", 3), 0, 0
     def work(number):
         nonlocal running, most
         running += 1

@@ -1,4 +1,4 @@
-"""The JetStream source without a server: its URLs, and which partitions it finds in what a stream says of itself."""
+"""The JetStream source without a server: its URLs, and the partitions that it derives from a stream's info."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from evenflow.errors import Misconfigured, SourceUnavailable
 from evenflow.sources.nats import connection as nats_connection
-from evenflow.sources.nats.client import StreamFacts
-from evenflow.sources.nats.connection import Missing
+from evenflow.sources.nats.client import StreamInfo
+from evenflow.sources.nats.connection import JetStreamNotFound
 from evenflow.sources.nats.source import NatsSource, from_url
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nats://host:4222", "names a server and a stream"),
-        ("nats:///HOMES", "names a server and a stream"),
-        ("nats://host/HOMES?subject=homes.*", "write {partition} once"),
+        ("nats://host:4222", "lacks a server or a stream"),
+        ("nats:///HOMES", "lacks a server or a stream"),
+        ("nats://host/HOMES?subject=homes.*", "must contain {partition} once"),
         ("nats://host/HOMES?partitions=many", "give a whole number"),
         ("nats://host/HOMES?partitions=0", "give 1 or more"),
-        ("nats://host/HOMES?colour=red", "not colour"),
+        ("nats://host/HOMES?colour=red", "Unknown option in a NATS URL: colour"),
     ],
 )
 def test_a_wrong_url_is_reported(url: str, message: str) -> None:
@@ -45,13 +45,13 @@ def test_nothing_shows_a_password(servers: str) -> None:
 
 
 def test_an_at_sign_in_a_password_is_reported() -> None:
-    with pytest.raises(Misconfigured, match="is %40") as reported:
+    with pytest.raises(Misconfigured, match="as %40") as reported:
         from_url("nats://user:pa@55@host:4222/HOMES")
     assert "55" not in str(reported.value)
 
 
 class Stream:
-    """Answers what a source asks of a stream, two subjects at a time."""
+    """Answers a source's requests about a stream, two subjects at a time."""
 
     PAGE = 2
 
@@ -69,7 +69,7 @@ class Stream:
         for number, found in enumerate(self.messages, 1):
             if fnmatchcase(found, subject):
                 return {"message": {"seq": number, "time": "2026-01-01T00:00:00Z"}}
-        raise Missing("no message found")
+        raise JetStreamNotFound("no message found")
 
     def _info(self, question: Mapping[str, Any]) -> dict[str, Any]:
         state: dict[str, Any] = {"first_seq": 1, "last_seq": len(self.messages)}
@@ -84,7 +84,7 @@ class Stream:
 
 def source_of(stream: Stream, monkeypatch: pytest.MonkeyPatch, **options: Any) -> NatsSource:
     source = NatsSource("host", "HOMES", **options)
-    monkeypatch.setattr(source._link, "ask", stream.ask)
+    monkeypatch.setattr(source._client, "ask", stream.ask)
     return source
 
 
@@ -118,21 +118,21 @@ def test_events_beyond_the_partitions_that_were_given_are_warned_of_once(
     for _ in range(2):
         names(source)
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "evenflow.nats"]
-    assert ".2, which nobody reads with partitions=2" in warning
+    assert ".2, which is not read with partitions=2" in warning
 
 
 def test_credentials_that_are_not_there_are_reported(tmp_path: Path) -> None:
     source = from_url(f"nats://host/HOMES?partitions=1&creds={tmp_path / 'none.creds'}")
-    with pytest.raises(Misconfigured, match=r"there is no file .*none\.creds"):
+    with pytest.raises(Misconfigured, match=r"credentials file .*none\.creds does not exist"):
         asyncio.run(source.identity())
 
 
 def test_a_limit_of_each_subject_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     source = NatsSource("host", "HOMES")
     for _ in range(2):
-        source._warn(StreamFacts("today", ("homes.*",), 1, 0, per_subject=7))
+        source._warn(StreamInfo("today", ("homes.*",), 1, 0, per_subject=7))
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "evenflow.nats"]
-    assert "keeps 7 messages of a subject (max_msgs_per_subject)" in warning
+    assert "keeps only 7 messages per subject (max_msgs_per_subject)" in warning
 
 
 def test_a_server_that_is_not_there_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:

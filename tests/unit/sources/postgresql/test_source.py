@@ -1,4 +1,4 @@
-"""What a table as a source decides without a server: its URL, what it shows of it, and rows as events."""
+"""A table as a source, without a server: its URL, its repr, and rows as events."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from evenflow.errors import Misconfigured, PositionOutOfRange, SourceUnavailable
 from evenflow.model import Position
 from evenflow.sources.postgresql.admin import opened
-from evenflow.sources.postgresql.client import Look
+from evenflow.sources.postgresql.client import FeedHorizon
 from evenflow.sources.postgresql.codec import every, latest
-from evenflow.sources.postgresql.horizon import Tide
+from evenflow.sources.postgresql.horizon import HorizonPoller
 from evenflow.sources.postgresql.source import PostgreSQLTable, _number, from_url
-from evenflow.sources.postgresql.trigger import Column, Table, trigger
+from evenflow.sources.postgresql.trigger import KeyColumn, WatchedTable, trigger
 from evenflow.urls import open_source
 
 SECRET = "geheim!"
@@ -43,22 +43,22 @@ def test_a_url_is_a_table_and_shows_no_password() -> None:
         "postgresql-table://anna:geheim!@[nonsense/shop?table=orders",
     ],
 )
-def test_a_wrong_url_is_told_without_its_password(url: str) -> None:
-    with pytest.raises(Misconfigured) as told:
+def test_a_wrong_url_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
         from_url(url)
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(refused.value)
 
 
-class Looked:
-    """A feed that has nothing, and how often somebody looked."""
+class CountedPolls:
+    """A feed without changes, which counts polls."""
 
     def __init__(self) -> None:
         self.times = 0
         self.newest = 0
 
-    async def __call__(self, sleep_ms: int) -> Look:
+    async def __call__(self, sleep_ms: int) -> FeedHorizon:
         self.times += 1
-        return Look(None, "made", "", 0, [self.newest], [self.newest], [self.newest], [0], False)
+        return FeedHorizon(None, "made", "", 0, [self.newest], [self.newest], [self.newest], [0], False)
 
     async def tidy(self) -> None:
         pass
@@ -72,27 +72,27 @@ class Ringing:
 
 
 @pytest.mark.parametrize("listener", [Ringing(), None])
-def test_it_is_looked_every_poll_s_however_often_readers_ask(listener: Any) -> None:
-    looked = Looked()
+def test_it_polls_every_poll_s_however_often_readers_wait(listener: Any) -> None:
+    polls = CountedPolls()
 
     async def main() -> None:
-        tide = Tide(looked, looked.tidy, listener, 30.0)
+        poller = HorizonPoller(polls, polls.tidy, listener, 30.0)
         loop = asyncio.get_running_loop()
-        await tide.beyond(0, 0, loop.time() + 0.2)
-        before = looked.times
+        await poller.beyond(0, 0, loop.time() + 0.2)
+        before = polls.times
         for _ in range(50):
-            await tide.beyond(0, 0, loop.time() + 0.01, is_known=True)
-        assert looked.times <= before + 3, "less and less often"
-        looked.newest = 5
-        tide.ring()
+            await poller.beyond(0, 0, loop.time() + 0.01, is_known=True)
+        assert polls.times <= before + 3, "less and less often"
+        polls.newest = 5
+        poller.notify()
         async with asyncio.timeout(10.0):
-            assert (await tide.beyond(0, 0, loop.time() + 20.0, is_known=True)).newest == [5]
-        await tide.aclose(SourceUnavailable("closed"))
+            assert (await poller.beyond(0, 0, loop.time() + 20.0, is_known=True)).newest == [5]
+        await poller.aclose(SourceUnavailable("closed"))
 
     asyncio.run(main())
 
 
-def test_of_a_batch_the_last_version_of_each_key_is_given() -> None:
+def test_the_last_version_of_each_key_in_a_batch_is_returned() -> None:
     rows = [(1, 10, "a", b"1"), (2, 20, "b", b"2"), (4, 40, "a", b"4"), (5, 50, "b", None)]
     assert [(event.sequence, event.key, event.body) for event in latest(rows)] == [(4, "a", b"4")]
     assert [event.body for event in latest(rows[:2])] == [b"1", b"2"]
@@ -101,7 +101,7 @@ def test_of_a_batch_the_last_version_of_each_key_is_given() -> None:
     assert [event.key for event in latest([*rows, emptied, (7, 70, "c", b"7")])] == ["c"]
 
 
-def test_all_versions_are_said_in_the_words_of_cosmos() -> None:
+def test_all_versions_have_the_format_of_cosmos() -> None:
     made, changed, removed, emptied, copied = every(
         [
             (6, 1_500_000, "a", b'{"n":0}', None, None, "i"),
@@ -131,12 +131,12 @@ def test_all_versions_are_said_in_the_words_of_cosmos() -> None:
     assert msgspec.json.decode(copied.body)["metadata"]["copied"]
 
 
-def test_an_odd_name_is_filled_in_as_it_is() -> None:
+def test_unusual_names_are_inserted_unchanged() -> None:
     key = (
-        Column("a@b", '"a@b"', "pg_catalog.int4", "pg_catalog"),
-        Column("c", "c", "public.citext", '"@schema@"'),
+        KeyColumn("a@b", '"a@b"', "pg_catalog.int4", "pg_catalog"),
+        KeyColumn("c", "c", "public.citext", '"@schema@"'),
     )
-    table = Table(1, 'public."@id@ $1"', is_partitioned=False, key=key, key_at="1 2", is_steady=True)
+    table = WatchedTable(1, 'public."@id@ $1"', is_partitioned=False, key=key, key_at="1 2", is_steady=True)
     text = trigger("feed", 3, table, 2, previous=True)
     assert 'AFTER INSERT OR UPDATE OR DELETE ON public."@id@ $1"' in text
     assert 'jsonb_build_array(OLD."a@b", OLD.c)::text' in text
@@ -147,5 +147,5 @@ def test_an_odd_name_is_filled_in_as_it_is() -> None:
 def test_an_offset_of_another_source_is_out_of_range() -> None:
     assert _number(Position("17")) == 17
     assert _number(Position("-1", -1)) == 0
-    with pytest.raises(PositionOutOfRange, match="another source's"):
+    with pytest.raises(PositionOutOfRange, match="by another source"):
         _number(Position("abc"))
