@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from evenflow.embedded.container.wall import wall_us
+from evenflow.embedded.container.clock import wall_us
 from evenflow.model import MICROSECONDS
 from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.testing.source.contract import SourceContract, SourceWorld
@@ -110,7 +110,7 @@ class CosmosWorld(SourceWorld):
     def key_in(self, partition: str) -> str:
         """A key that belongs there."""
         (there,) = (one for one in self.inside.ranges() if one.id == partition)
-        keys = self.inside.opened().facts.keys
+        keys = self.inside.opened().metadata.keys
         names = (f"key-{number}" for number in _numbers)
         return next(name for name in names if there.min <= keys.epk([name]) < there.max)
 

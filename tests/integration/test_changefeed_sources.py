@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.embedded.container.wall import wall_us
+from evenflow.embedded.container.clock import wall_us
 from evenflow.errors import HubReplaced, Misconfigured, PartitionHalted
 from evenflow.model import MICROSECONDS
 from evenflow.signals import Paused, Spent, Trouble

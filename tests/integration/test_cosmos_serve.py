@@ -16,7 +16,7 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
 from evenflow.embedded.container import Container
-from evenflow.emulators.cosmos.access import EMULATOR_KEY
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY
 from tests.integration.certificates import make_certificate
 from tests.integration.programs import answer, evenflow, facts, started, wait_for
 from tests.servers.cosmos import CosmosServer, connected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import NamedTuple
 
-INFINITE, NO_NUMBER = 0b11110, 0b11111
+INFINITE, NOT_A_NUMBER = 0b11110, 0b11111
 
 
 class _Form(NamedTuple):
@@ -22,7 +22,7 @@ def decimal_of(found: bytes) -> Decimal:
     sign = number >> (bits - 1)
     kind = number >> (bits - 6) & 0b11111
     if kind >= INFINITE:
-        return Decimal("NaN" if kind == NO_NUMBER else "-Infinity" if sign else "Infinity")
+        return Decimal("NaN" if kind == NOT_A_NUMBER else "-Infinity" if sign else "Infinity")
     below = bits - 1 - form.exponent_bits
     if kind >> 3 == 0b11:
         # Two more bits before the exponent say that the digits begin with 100.

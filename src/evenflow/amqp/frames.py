@@ -37,7 +37,7 @@ def framed(channel: int, body: bytes, kind: int = AMQP_FRAME) -> bytes:
     return _HEAD.pack(len(body) + HEADER_BYTES, 2, kind, channel) + body
 
 
-class Inbox:
+class FrameBuffer:
     """Bytes as they arrive. It keeps no more than one frame's and what came with it."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class Begin(NamedTuple):
     properties: dict[Any, Any] | None
 
 
-class Asked(NamedTuple):
+class AttachSummary(NamedTuple):
     """What has to be known of an attach to answer it. The whole may be large, and is not kept."""
 
     name: str
@@ -96,8 +96,8 @@ class Attach(NamedTuple):
     properties: dict[Any, Any] | None
 
     @property
-    def brief(self) -> Asked:
-        return Asked(self.name, self.handle, self.role, self.source_address, self.target_address)
+    def summary(self) -> AttachSummary:
+        return AttachSummary(self.name, self.handle, self.role, self.source_address, self.target_address)
 
     @property
     def source_address(self) -> str:
@@ -175,7 +175,7 @@ class SaslInit(NamedTuple):
 
 
 # What each field may be: s text, u a number of 32 bits, U one of 64, b a truth, x bytes, m a map, d a described value,
-# * anything; with an exclamation mark it must be there.
+# * anything; with an exclamation flag it must be there.
 _FIELDS: dict[int, tuple[Callable[..., Any], str]] = {
     OPEN: (Open, "s!s u u u * * * * m"),
     BEGIN: (Begin, "u u!u!u!u * * m"),
@@ -202,25 +202,23 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class _Shape(NamedTuple):
+class _PerformativeLayout(NamedTuple):
     make: Callable[..., Any]
     checks: tuple[tuple[Callable[[Any], bool], bool], ...]
     """For each field: whether a value fits, and whether there has to be one."""
 
 
-def _shape(make: Callable[..., Any], fields: str) -> _Shape:
-    dead_letters, marks = fields[::2], fields[1::2].ljust(len(fields[::2]))
-    return _Shape(
-        make, tuple((_FITS[dead_letter], mark == "!") for dead_letter, mark in zip(dead_letters, marks, strict=True))
-    )
+def _layout(make: Callable[..., Any], fields: str) -> _PerformativeLayout:
+    codes, flags = fields[::2], fields[1::2].ljust(len(fields[::2]))
+    return _PerformativeLayout(make, tuple((_FITS[code], flag == "!") for code, flag in zip(codes, flags, strict=True)))
 
 
-_SHAPES = {code: _shape(*found) for code, found in _FIELDS.items()}
+_LAYOUTS = {code: _layout(*found) for code, found in _FIELDS.items()}
 
 
-_SYMBOLS = {f"amqp:{found.make.__name__.lower()}:list": code for code, found in _SHAPES.items() if code < SASL_INIT} | {
-    "amqp:sasl-init:list": SASL_INIT
-}
+_SYMBOLS = {
+    f"amqp:{found.make.__name__.lower()}:list": code for code, found in _LAYOUTS.items() if code < SASL_INIT
+} | {"amqp:sasl-init:list": SASL_INIT}
 """Performatives may be named in place of numbered."""
 
 
@@ -230,18 +228,18 @@ def parse(body: bytes) -> tuple[Any, bytes]:
     if type(value) is not Described or type(value.value) is not list:
         raise DecodeError("A frame does not begin with a performative.")
     code = _SYMBOLS.get(value.descriptor) if isinstance(value.descriptor, str) else value.descriptor
-    shape = _SHAPES.get(code) if type(code) is int else None
-    if shape is None:
+    layout = _LAYOUTS.get(code) if type(code) is int else None
+    if layout is None:
         raise AmqpError(NOT_IMPLEMENTED, f"There is no performative {value.descriptor!r:.60}.")
     fields = value.value
-    missing = len(shape.checks) - len(fields)
+    missing = len(layout.checks) - len(fields)
     if missing < 0:
-        raise DecodeError(f"{shape.make.__name__} has {-missing} fields too many.")
+        raise DecodeError(f"{layout.make.__name__} has {-missing} fields too many.")
     fields += [None] * missing
-    for place, (field, (fits, required)) in enumerate(zip(fields, shape.checks, strict=True)):
+    for place, (field, (fits, required)) in enumerate(zip(fields, layout.checks, strict=True)):
         if required if field is None else not fits(field):
-            raise AmqpError(INVALID_FIELD, f"Field {place + 1} of {shape.make.__name__.lower()} does not fit.")
-    return shape.make(*fields), body[at:]
+            raise AmqpError(INVALID_FIELD, f"Field {place + 1} of {layout.make.__name__.lower()} does not fit.")
+    return layout.make(*fields), body[at:]
 
 
 def _field(described_list: Described | None, place: int) -> Any:
@@ -272,7 +270,7 @@ def begin(remote_channel: int, *, next_id: int, incoming_window: int, outgoing_w
 
 
 def attach(
-    asked: Asked | Attach,
+    attach_request: AttachSummary | Attach,
     *,
     source: bytes,
     target: bytes,
@@ -282,10 +280,10 @@ def attach(
     properties: bytes = NULL,
 ) -> bytes:
     """The answer to an attach: the other role, and the same name and handle."""
-    role = not asked.role
+    role = not attach_request.role
     fields = [
-        string(asked.name),
-        uint(asked.handle),
+        string(attach_request.name),
+        uint(attach_request.handle),
         boolean(role),
         ubyte(sender_mode),
         ubyte(0),

@@ -94,7 +94,7 @@ def value_of(message: bytes, section: Section) -> Any:
     return found
 
 
-def in_short(message: bytes, section: Section) -> bytes:
+def normalized(message: bytes, section: Section) -> bytes:
     """A section as everybody understands it: numbered, in the shortest way, and left out where it is a null."""
     if message[section.value] == _NULL and section.code in _MAY_BE_NULL:
         return b""
@@ -103,7 +103,7 @@ def in_short(message: bytes, section: Section) -> bytes:
     return bytes((0x00, _SMALL_ULONG, section.code)) + message[section.value : section.end]
 
 
-class Request(NamedTuple):
+class AmqpRequest(NamedTuple):
     """A message that asks for something, as `$cbs` and `$management` get them."""
 
     message_id: Any
@@ -114,7 +114,7 @@ class Request(NamedTuple):
     value: Any
 
 
-def request_of(message: bytes) -> Request:
+def request_of(message: bytes) -> AmqpRequest:
     message_id, message_id_bytes, reply_to = None, NULL, ""
     properties: dict[Any, Any] = {}
     value = None
@@ -130,7 +130,7 @@ def request_of(message: bytes) -> Request:
             properties = value_of(message, section)
         elif section.code in (DATA, VALUE):
             value = value_of(message, section)
-    return Request(message_id, message_id_bytes, reply_to, properties, value)
+    return AmqpRequest(message_id, message_id_bytes, reply_to, properties, value)
 
 
 def _first_item(message: bytes, section: Section) -> bytes:
@@ -138,7 +138,7 @@ def _first_item(message: bytes, section: Section) -> bytes:
     return message[begin : end_of(message, begin)]
 
 
-def reply(request: Request, status: int, description: str, value: bytes = NULL, condition: str = "") -> bytes:
+def reply(request: AmqpRequest, status: int, description: str, value: bytes = NULL, condition: str = "") -> bytes:
     """An answer to a request, with a status as HTTP has them."""
     facts = [(string("status-code"), int_(status)), (string("status-description"), string(description))]
     # The Python client of today looks for the description of an error under another name than the service gives it.

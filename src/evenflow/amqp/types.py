@@ -320,7 +320,7 @@ def _cut(data: bytes, at: int, size: int) -> bytes:
     return data[at:end]
 
 
-def _same(found: bytes) -> bytes:
+def _as_bytes(found: bytes) -> bytes:
     return found
 
 
@@ -336,7 +336,7 @@ def _name(found: bytes) -> Symbol:
 def _list(wide: bool, kind: Callable[[list[Any]], Any]) -> Decoder:
     def decode_items(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         at, end, count = _extent(data, at, wide=wide)
-        _go_down(depth)
+        _check_depth(depth)
         if count > end - at:
             raise DecodeError("A list says that it has more items than it has bytes.")
         items = []
@@ -362,7 +362,7 @@ def _extent(data: bytes, at: int, *, wide: bool) -> tuple[int, int, int]:
     return begin, end, count
 
 
-def _go_down(depth: int) -> None:
+def _check_depth(depth: int) -> None:
     if depth >= DEPTH_MAX:
         raise DecodeError(f"Values are nested more than {DEPTH_MAX} deep.")
 
@@ -385,7 +385,7 @@ def _pairs(found: list[Any]) -> dict[Any, Any]:
 def _array(wide: bool) -> Decoder:
     def decode_array(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         at, end, count = _extent(data, at, wide=wide)
-        _go_down(depth)
+        _check_depth(depth)
         if not count:
             return [], end
         descriptor = None
@@ -407,7 +407,7 @@ def _array(wide: bool) -> Decoder:
 
 
 def _described(data: bytes, at: int, depth: int) -> tuple[Described, int]:
-    _go_down(depth)
+    _check_depth(depth)
     descriptor, at = _DECODERS[data[at]](data, at + 1, depth + 1)
     value, at = _DECODERS[data[at]](data, at + 1, depth + 1)
     return Described(descriptor, value), at
@@ -443,10 +443,10 @@ for _code, _decoder in {
     0x84: _raw(8, decimal_of),
     0x94: _raw(16, decimal_of),
     0x98: _raw(16, lambda found: UUID(bytes=found)),
-    0xA0: _short_text(_same),
+    0xA0: _short_text(_as_bytes),
     0xA1: _short_text(_text),
     0xA3: _short_text(_name),
-    0xB0: _long_text(_same),
+    0xB0: _long_text(_as_bytes),
     0xB1: _long_text(_text),
     0xB3: _long_text(_name),
     0xC0: _list(False, _items),

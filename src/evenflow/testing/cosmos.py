@@ -14,11 +14,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from evenflow.embedded.container.wall import wall_us as system_wall_us
-from evenflow.emulators.cosmos.access import EMULATOR_KEY
+from evenflow.embedded.container.clock import wall_us as system_wall_us
 from evenflow.emulators.cosmos.app import CosmosApp
-from evenflow.emulators.cosmos.faults import NO_FAULTS, FaultOptions
-from evenflow.emulators.cosmos.serving import LOOPBACK, CosmosServer, bound
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY
+from evenflow.emulators.cosmos.faults import NO_FAULTS, CosmosFaultOptions
+from evenflow.emulators.cosmos.server import LOOPBACK, CosmosServer, bind
 
 if TYPE_CHECKING:
     import os
@@ -65,7 +65,7 @@ def cosmos(
     *,
     key: str = EMULATOR_KEY,
     ranges: int = 1,
-    faults: FaultOptions = NO_FAULTS,
+    faults: CosmosFaultOptions = NO_FAULTS,
     path: str | os.PathLike[str] | None = None,
     port: int = 0,
     wall_us: Callable[[], int] = system_wall_us,
@@ -79,7 +79,7 @@ def cosmos(
     folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-cosmos-"))
     try:
         app = CosmosApp(folder, key=key, ranges=ranges, allow_admin=True, faults=faults, wall_us=wall_us)
-        with _running(app, bound(LOOPBACK, port, key)) as taken:
+        with _running(app, bind(LOOPBACK, port, key)) as taken:
             yield Cosmos(app, taken, key)
     finally:
         if path is None:

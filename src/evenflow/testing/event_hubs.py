@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from evenflow.emulators.eventhubs.folder import Declared, folder_alone
-from evenflow.emulators.eventhubs.server import EMULATOR_KEY, EMULATOR_KEY_NAME, Server, connection_string
+from evenflow.emulators.eventhubs.folder import HubDeclaration, open_exclusively
+from evenflow.emulators.eventhubs.server import EMULATOR_KEY, EMULATOR_KEY_NAME, EventHubsServer, connection_string
 
 if TYPE_CHECKING:
     import os
@@ -58,9 +58,9 @@ def event_hub(
     """
     folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-event-hub-"))
     try:
-        with folder_alone(folder, [Declared(name, partitions, tuple(groups))]) as served:
+        with open_exclusively(folder, [HubDeclaration(name, partitions, tuple(groups))]) as served:
             found = next(one for one in served if one.name.lower() == name.lower())
-            server = Server(served, keys={} if key is None else {EMULATOR_KEY_NAME: key})
+            server = EventHubsServer(served, keys={} if key is None else {EMULATOR_KEY_NAME: key})
             with _running(server, port) as taken:
                 text = connection_string(taken, found.name, key=key or EMULATOR_KEY)
                 yield EventHub(found.name, taken, text, found.hub)
@@ -70,7 +70,7 @@ def event_hub(
 
 
 @contextmanager
-def _running(server: Server, port: int) -> Iterator[int]:
+def _running(server: EventHubsServer, port: int) -> Iterator[int]:
     """The server, in a thread with a loop of its own: a test that blocks its own loop must not block the server."""
     started = Event()
     failed: list[BaseException] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow.cli.serving import new_loop
-from evenflow.emulators.eventhubs.faults import FaultOptions
+from evenflow.emulators.eventhubs.faults import EventHubsFaultOptions
 from tests.unit.cli.command import evenflow, message_of
 
 if TYPE_CHECKING:
@@ -111,4 +111,4 @@ def test_faults_of_the_command_line_are_those_of_the_server(tmp_path: Path, monk
     faults = ["busy=0.25", "throttle=20", "drop=1s", "delay=100ms"]
     done = evenflow("hub", "serve", "data", *(word for fault in faults for word in ("--fault", fault)), folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [plan.faults for plan in plans] == [FaultOptions(busy=0.25, throttle=20.0, drop_s=1.0, delay_s=0.1)]
+    assert [plan.faults for plan in plans] == [EventHubsFaultOptions(busy=0.25, throttle=20.0, drop_s=1.0, delay_s=0.1)]

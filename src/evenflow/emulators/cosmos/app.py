@@ -11,14 +11,14 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from evenflow.embedded.container.facts import facts_path
-from evenflow.embedded.container.wall import wall_us as system_wall_us
+from evenflow.embedded.container.clock import wall_us as system_wall_us
+from evenflow.embedded.container.metadata import metadata_path
 from evenflow.emulators.cosmos import account as accounts
 from evenflow.emulators.cosmos import feeds, items, queries
-from evenflow.emulators.cosmos.access import EMULATOR_KEY, Access
 from evenflow.emulators.cosmos.account import DEFAULT_RANGES, Account
-from evenflow.emulators.cosmos.faults import NO_FAULTS, FaultOptions, Faults
-from evenflow.emulators.cosmos.wire import (
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY, KeyAuthorization
+from evenflow.emulators.cosmos.faults import NO_FAULTS, CosmosFaultOptions, CosmosFaults
+from evenflow.emulators.cosmos.http import (
     ACTIVITY,
     CHARGE,
     INTENDED_RID,
@@ -26,9 +26,9 @@ from evenflow.emulators.cosmos.wire import (
     OWNER_MISSING,
     RANGE_GONE,
     RID_MISMATCH,
-    Answer,
-    Refusal,
-    Request,
+    CosmosError,
+    CosmosRequest,
+    CosmosResponse,
     json_answer,
     unsupported,
 )
@@ -95,13 +95,13 @@ class CosmosApp:
         key: str = EMULATOR_KEY,
         ranges: int = DEFAULT_RANGES,
         allow_admin: bool = False,
-        faults: FaultOptions = NO_FAULTS,
+        faults: CosmosFaultOptions = NO_FAULTS,
         wall_us: Callable[[], int] = system_wall_us,
     ) -> None:
         self.account = Account(folder, wall_us, ranges)
-        self._access = Access(key, wall_us)
+        self._access = KeyAuthorization(key, wall_us)
         self._allow_admin = allow_admin
-        self._faults = Faults(faults)
+        self._faults = CosmosFaults(faults)
         self._wall_us = wall_us
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="evenflow-cosmos")
 
@@ -110,7 +110,7 @@ class CosmosApp:
             return
         try:
             answer = await self._answered(scope, receive)
-        except Refusal as refusal:
+        except CosmosError as refusal:
             answer = refusal.answer()
         except EvenflowError as error:
             answer = _refusal(error).answer()
@@ -120,7 +120,7 @@ class CosmosApp:
         self._threads.shutdown(wait=True)
         self.account.close()
 
-    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answered(self, scope: Scope, receive: Receive) -> CosmosResponse:
         request = _without_body(scope)
         if request.steps == ("health",):
             return await self._on_thread(self._health, request)
@@ -132,12 +132,14 @@ class CosmosApp:
         self._faults.spent(float(answer.headers.get(CHARGE, 0)))
         return answer
 
-    async def _on_thread(self, call: Callable[[Request], Answer], request: Request) -> Answer:
+    async def _on_thread(
+        self, call: Callable[[CosmosRequest], CosmosResponse], request: CosmosRequest
+    ) -> CosmosResponse:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, request)
 
     # What is answered where
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: CosmosRequest) -> CosmosResponse:
         match request.method, request.steps:
             case "GET", ():
                 return self._account(request)
@@ -145,9 +147,9 @@ class CosmosApp:
                 return self._of_databases(request)
             case _, (kind, *_) if kind in _MORE:
                 raise unsupported(_MORE[kind])
-        raise Refusal(404, "There is nothing at this address.")
+        raise CosmosError(404, "There is nothing at this address.")
 
-    def _of_databases(self, request: Request) -> Answer:
+    def _of_databases(self, request: CosmosRequest) -> CosmosResponse:
         match request.method, request.steps[1:]:
             case "POST", ():
                 if _is_query(request):
@@ -159,21 +161,21 @@ class CosmosApp:
                 return json_answer(self.account.database(database).told())
             case "DELETE", (database,):
                 self.account.delete_database(database)
-                return Answer(status=204)
+                return CosmosResponse(status=204)
             case _, (database, "colls", *_):
                 return self._of_containers(request, database)
             case _, (_, kind, *_) if kind in _MORE:
                 raise unsupported(_MORE[kind])
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not possible at this address.")
 
-    def _of_containers(self, request: Request, database: str) -> Answer:
+    def _of_containers(self, request: CosmosRequest, database: str) -> CosmosResponse:
         match request.method, request.steps[3:]:
             case "POST", ():
                 if _is_query(request):
                     raise unsupported("queries of containers; list them")
                 wanted = request.json()
                 if not isinstance(wanted, dict):
-                    raise Refusal(400, "A container is described by an object in JSON.")
+                    raise CosmosError(400, "A container is described by an object in JSON.")
                 return _told_container(self.account.make_container(database, wanted), 201)
             case "GET", ():
                 found = self.account.containers(database)
@@ -182,7 +184,7 @@ class CosmosApp:
                 return _told_container(self.account.container(database, id))
             case "DELETE", (id,):
                 self.account.delete_container(database, id)
-                return Answer(status=204)
+                return CosmosResponse(status=204)
             case "PUT", (id,):
                 raise unsupported("changes of a container's settings; make another container")
             case _, (id, ("docs" | "pkranges"), *_):
@@ -191,19 +193,19 @@ class CosmosApp:
                 raise unsupported(_MORE[kind])
             case _, (_, "operations", *_):
                 raise unsupported("deletes of all documents with a partition key; delete them one by one")
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not possible at this address.")
 
-    def _of_contents(self, request: Request, container: Container) -> Answer:
+    def _of_contents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         try:
             is_of_documents = _is_about_documents(request)
             return self._of_documents(request, container) if is_of_documents else self._of_ranges(request, container)
         except (Misconfigured, Transient):
-            if facts_path(container.path).exists():
+            if metadata_path(container.path).exists():
                 raise
             # Somebody has deleted it while this request was under way.
-            raise Refusal(404, f"There is no container {request.steps[3]!r} any more.", OWNER_MISSING) from None
+            raise CosmosError(404, f"There is no container {request.steps[3]!r} any more.", OWNER_MISSING) from None
 
-    def _of_documents(self, request: Request, container: Container) -> Answer:
+    def _of_documents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         if any(name in request.headers for name in _TRIGGERS):
             raise unsupported(_MORE["triggers"])
         match request.method, request.steps[5:]:
@@ -226,27 +228,29 @@ class CosmosApp:
                 return items.delete(container, request)
             case "PATCH", (_,):
                 raise unsupported("patches of documents; replace them")
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not possible at this address.")
 
-    def _of_ranges(self, request: Request, container: Container) -> Answer:
+    def _of_ranges(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         match request.method, request.steps[5:]:
             case "GET", ():
                 return feeds.pkranges(container, request)
             case "POST", (_, ("split" | "merge") as what):
                 if not self._allow_admin:
-                    raise Refusal(403, "Ranges are split and merged by a server that was started with --allow-admin.")
+                    raise CosmosError(
+                        403, "Ranges are split and merged by a server that was started with --allow-admin."
+                    )
                 return feeds.split(container, request) if what == "split" else feeds.merge(container, request)
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not possible at this address.")
 
-    def _meant(self, request: Request, database: str, id: str) -> Container:
+    def _meant(self, request: CosmosRequest, database: str, id: str) -> Container:
         """The container, if it is still the one that the client knows."""
         container = self.account.container(database, id, OWNER_MISSING)
         wanted = request.headers.get(INTENDED_RID)
-        if wanted is not None and wanted != container.opened().facts.rid_text:
-            raise Refusal(400, f"The container {id!r} was deleted and made again. Read it again.", RID_MISMATCH)
+        if wanted is not None and wanted != container.opened().metadata.rid_text:
+            raise CosmosError(400, f"The container {id!r} was deleted and made again. Read it again.", RID_MISMATCH)
         return container
 
-    def _account(self, request: Request) -> Answer:
+    def _account(self, request: CosmosRequest) -> CosmosResponse:
         here = [{"name": "local", "databaseAccountEndpoint": f"{request.origin}/"}]
         return json_answer(
             {
@@ -267,9 +271,10 @@ class CosmosApp:
             }
         )
 
-    def _health(self, request: Request) -> Answer:
+    def _health(self, request: CosmosRequest) -> CosmosResponse:
         found = {
-            one.id: [c.opened().facts.name for c in self.account.containers(one.id)] for one in self.account.databases()
+            one.id: [c.opened().metadata.name for c in self.account.containers(one.id)]
+            for one in self.account.databases()
         }
         return json_answer({"status": "ready", "databases": found})
 
@@ -287,11 +292,11 @@ class CosmosApp:
         }
 
 
-def _without_body(scope: Scope) -> Request:
+def _without_body(scope: Scope) -> CosmosRequest:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     raw = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0].strip(b"/")
     steps = tuple([unquote_to_bytes(part).decode(errors="replace") for part in raw.split(b"/")]) if raw else ()
-    return Request(
+    return CosmosRequest(
         method=scope["method"],
         steps=steps,
         path=raw.decode("latin-1"),
@@ -301,7 +306,7 @@ def _without_body(scope: Scope) -> Request:
     )
 
 
-async def _body(request: Request, receive: Receive) -> bytes:
+async def _body(request: CosmosRequest, receive: Receive) -> bytes:
     said = request.headers.get("content-length", "0")
     if said.isdecimal() and len(said) < 20 and int(said) > BODY_BYTES_MAX:
         raise _too_large()
@@ -309,7 +314,7 @@ async def _body(request: Request, receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise Refusal(400, "The request ended before its body did.")
+            raise CosmosError(400, "The request ended before its body did.")
         pieces.append(message.get("body", b""))
         size_bytes += len(pieces[-1])
         if size_bytes > BODY_BYTES_MAX:
@@ -318,11 +323,11 @@ async def _body(request: Request, receive: Receive) -> bytes:
             return b"".join(pieces)
 
 
-def _too_large() -> Refusal:
-    return Refusal(413, f"A request has up to {BODY_BYTES_MAX:,} bytes, and a document 2 MB.")
+def _too_large() -> CosmosError:
+    return CosmosError(413, f"A request has up to {BODY_BYTES_MAX:,} bytes, and a document 2 MB.")
 
 
-async def _send(send: Send, answer: Answer, told: dict[str, str]) -> None:
+async def _send(send: Send, answer: CosmosResponse, told: dict[str, str]) -> None:
     headers = told | {CHARGE: "0"} | answer.headers
     if answer.status not in (204, 304):
         headers["content-length"] = str(len(answer.body))
@@ -331,35 +336,35 @@ async def _send(send: Send, answer: Answer, told: dict[str, str]) -> None:
     await send({"type": "http.response.body", "body": b"" if answer.status in (204, 304) else answer.body})
 
 
-def _refusal(error: EvenflowError) -> Refusal:
+def _refusal(error: EvenflowError) -> CosmosError:
     for kind, status, substatus in _STATUS:
         if isinstance(error, kind):
-            return Refusal(status, str(error), substatus)
-    return Refusal(500, str(error))
+            return CosmosError(status, str(error), substatus)
+    return CosmosError(500, str(error))
 
 
-def _is_query(request: Request) -> bool:
+def _is_query(request: CosmosRequest) -> bool:
     is_query = request.flag("x-ms-documentdb-isquery")
     return is_query or request.headers.get("content-type", "").startswith("application/query+json")
 
 
-def _is_about_documents(request: Request) -> bool:
+def _is_about_documents(request: CosmosRequest) -> bool:
     return len(request.steps) > 4 and request.steps[4] == "docs"
 
 
-def _told_container(container: Container, status: int = 200) -> Answer:
+def _told_container(container: Container, status: int = 200) -> CosmosResponse:
     """Java's client makes the address of its documents from that of the database and the id."""
     answer = json_answer(accounts.told(container), status)
     answer.headers |= accounts.owner_of(container)
     return answer
 
 
-def _id_of(request: Request) -> Any:
+def _id_of(request: CosmosRequest) -> Any:
     wanted = request.json()
     return wanted.get("id") if isinstance(wanted, dict) else None
 
 
-def _listed(name: str, found: list[dict[str, Any]]) -> Answer:
+def _listed(name: str, found: list[dict[str, Any]]) -> CosmosResponse:
     answer = json_answer({"_rid": "", name: found, "_count": len(found)})
     answer.headers[ITEM_COUNT] = str(len(found))
     return answer

@@ -1,1 +1,1 @@
-"""Event Hubs' dialect of AMQP over the embedded hub: a local Event Hubs for official clients."""
+"""Event Hubs' service of AMQP over the embedded hub: a local Event Hubs for official clients."""

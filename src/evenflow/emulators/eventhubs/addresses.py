@@ -10,7 +10,7 @@ CBS = "$cbs"
 MANAGEMENT = "$management"
 
 
-class Place(NamedTuple):
+class EntityAddress(NamedTuple):
     """A hub, or a partition of one, or one that is read by a group."""
 
     hub: str
@@ -32,15 +32,15 @@ def path_of(address: str) -> Path:
     return tuple(part for part in address.split("/") if part)
 
 
-def place_of(path: Path) -> Place | None:
+def entity_of(path: Path) -> EntityAddress | None:
     """None when it is no place that there could be."""
     match [part.lower() for part in path]:
         case [_]:
-            return Place(path[0])
+            return EntityAddress(path[0])
         case [_, "partitions", _]:
-            return Place(path[0], path[2])
+            return EntityAddress(path[0], path[2])
         case [_, "consumergroups", _, "partitions", _]:
-            return Place(path[0], path[4], path[2])
+            return EntityAddress(path[0], path[4], path[2])
     return None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from evenflow.amqp.conditions import AUTH_FAILED, AmqpError
-from evenflow.embedded.hub.wall import wall_us
+from evenflow.embedded.hub.clock import wall_us
 from evenflow.emulators.eventhubs.addresses import Path, covers, path_of
 from evenflow.model import MICROSECONDS
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from evenflow.amqp.conditions import SERVER_BUSY, AmqpError
 
 
-class FaultOptions(Struct, frozen=True, kw_only=True):
+class EventHubsFaultOptions(Struct, frozen=True, kw_only=True):
     """None is no trouble of that kind."""
 
     drop_s: float | None = None
@@ -22,15 +22,15 @@ class FaultOptions(Struct, frozen=True, kw_only=True):
     """So many events a second are taken and given in all: what is sent beyond is refused, what is read has to wait."""
 
 
-NO_FAULTS = FaultOptions()
+NO_FAULTS = EventHubsFaultOptions()
 
 
 def busy() -> AmqpError:
     return AmqpError(SERVER_BUSY, "The server was unable to process the request; please retry the operation.")
 
 
-class Faults:
-    def __init__(self, options: FaultOptions = NO_FAULTS) -> None:
+class EventHubsFaults:
+    def __init__(self, options: EventHubsFaultOptions = NO_FAULTS) -> None:
         self.options = options
         self._busy_so_far = 0.0
         self._taken = _Allowance(options.throttle)

@@ -1,4 +1,4 @@
-"""The two ends of links: an `Intake` takes what a client sends, an `Outlet` gives what a client receives.
+"""The two ends of links: an `IncomingLink` takes what a client sends, an `OutgoingLink` gives what a client receives.
 
 Both count credit. What is taken or given, and what for, is decided by those who derive from them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenflow.amqp import performatives as say
+from evenflow.amqp import performatives
 from evenflow.amqp.conditions import CREDIT_EXCEEDED, INVALID_FIELD, TOO_LARGE, AmqpError
 from evenflow.amqp.performatives import TRANSFER_BYTES, UINT_MAX, transfer_head
 from evenflow.amqp.types import NULL
@@ -15,7 +15,7 @@ from evenflow.amqp.types import NULL
 if TYPE_CHECKING:
     import asyncio
 
-    from evenflow.amqp.performatives import Asked, Attach, Flow, Transfer
+    from evenflow.amqp.performatives import Attach, AttachSummary, Flow, Transfer
     from evenflow.emulators.eventhubs.session import Session
 
 MESSAGE_BYTES_MAX = 1_048_576
@@ -23,24 +23,24 @@ MESSAGE_BYTES_MAX = 1_048_576
 CREDIT = 300
 
 
-class Link:
-    def __init__(self, session: Session, asked: Attach) -> None:
+class AmqpLink:
+    def __init__(self, session: Session, attach: Attach) -> None:
         self.session = session
-        self._asked: Asked | None = asked.brief
+        self._attach: AttachSummary | None = attach.summary
         """Until it is answered."""
-        self.handle = asked.handle
+        self.handle = attach.handle
         self.is_detached = False
         self.timer: asyncio.TimerHandle | None = None
         """Of whoever watches over this link; it ends with it."""
 
     @property
-    def asked(self) -> Asked:
-        assert self._asked is not None, "an attach is answered once"
-        return self._asked
+    def attach(self) -> AttachSummary:
+        assert self._attach is not None, "an attach is answered once"
+        return self._attach
 
     def answered(self, answer: bytes) -> None:
         """The link is there."""
-        self._asked = None
+        self._attach = None
         self.session.send(answer)
 
     def on_flow(self, flow: Flow) -> None:
@@ -49,7 +49,7 @@ class Link:
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
         raise AmqpError(INVALID_FIELD, "A transfer came by a link that only gives.")
 
-    def on_room(self) -> None:
+    def on_sendable(self) -> None:
         """There is room to send."""
 
     def release(self) -> None:
@@ -67,16 +67,16 @@ class Link:
         """Ended by us. The link's place is kept until the client has answered."""
         if not self.is_detached:
             self.release()
-            self.session.send(say.detach(self.handle, error))
+            self.session.send(performatives.detach(self.handle, error))
 
 
-class Intake(Link):
+class IncomingLink(AmqpLink):
     """Takes deliveries whole, however many frames they come in."""
 
-    def __init__(self, session: Session, asked: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        super().__init__(session, asked)
+    def __init__(self, session: Session, attach: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        super().__init__(session, attach)
         self._bytes_max = message_bytes_max
-        self._delivery_count = asked.initial_delivery_count or 0
+        self._delivery_count = attach.initial_delivery_count or 0
         self._credit = 0
         self._unsettled = 0
         self._first: Transfer | None = None
@@ -85,9 +85,11 @@ class Intake(Link):
 
     def accept(self) -> None:
         """Answer the attach, and ask for deliveries."""
-        source = say.source(self.asked.source_address)
-        target = say.target(self.asked.target_address)
-        self.answered(say.attach(self.asked, source=source, target=target, message_bytes_max=self._bytes_max))
+        source = performatives.source(self.attach.source_address)
+        target = performatives.target(self.attach.target_address)
+        self.answered(
+            performatives.attach(self.attach, source=source, target=target, message_bytes_max=self._bytes_max)
+        )
         self._give_credit()
 
     def take(self, transfer: Transfer, message: bytes) -> None:
@@ -112,10 +114,10 @@ class Intake(Link):
             return
         size = len(self._parts) + len(payload)
         if size > self._bytes_max:
-            self._refuse_size(size)
+            self._reject_oversized(size)
             return
         if transfer.more:
-            self.session.connection.keep(len(payload))
+            self.session.connection.reserve_bytes(len(payload))
             self._parts += payload
             return
         first = self._first
@@ -130,8 +132,12 @@ class Intake(Link):
         if self.is_detached:
             return
         if not delivery.settled and delivery.delivery_id is not None:
-            state = say.accepted() if error is None else say.rejected(error.condition, error.description)
-            self.session.send(say.disposition(delivery.delivery_id, delivery.delivery_id, state))
+            state = (
+                performatives.accepted()
+                if error is None
+                else performatives.rejected(error.condition, error.description)
+            )
+            self.session.send(performatives.disposition(delivery.delivery_id, delivery.delivery_id, state))
         self._renew_credit()
 
     def _renew_credit(self) -> None:
@@ -150,7 +156,7 @@ class Intake(Link):
         self._credit -= 1
         self.on_release()
 
-    def _refuse_size(self, size: int) -> None:
+    def _reject_oversized(self, size: int) -> None:
         """The link ends, as the standard says. Before that the delivery is rejected, for clients that wait for it."""
         delivery_id = self._first.delivery_id if self._first is not None else None
         error = AmqpError(
@@ -159,31 +165,31 @@ class Intake(Link):
             f"({self._bytes_max} bytes) currently allowed on the link.",
         )
         if delivery_id is not None:
-            state = say.rejected(error.condition, error.description)
-            self.session.send(say.disposition(delivery_id, delivery_id, state))
+            state = performatives.rejected(error.condition, error.description)
+            self.session.send(performatives.disposition(delivery_id, delivery_id, state))
         self.detach(error)
 
     def on_release(self) -> None:
         if self._parts:
-            self.session.connection.let_go(len(self._parts))
+            self.session.connection.release_bytes(len(self._parts))
             self._parts = bytearray()
 
 
-class Outlet(Link):
+class OutgoingLink(AmqpLink):
     """Gives messages, settled, as long as there is credit."""
 
-    def __init__(self, session: Session, asked: Attach) -> None:
-        super().__init__(session, asked)
+    def __init__(self, session: Session, attach: Attach) -> None:
+        super().__init__(session, attach)
         self.credit = 0
         self.draining = False
         self._delivery_count = 0
 
     def accept(self, *, source: bytes | None = None, offered: tuple[str, ...] = (), properties: bytes = NULL) -> None:
-        answer = say.attach(
-            self.asked,
-            source=say.source(self.asked.source_address) if source is None else source,
-            target=say.target(self.asked.target_address),
-            sender_mode=say.SETTLED_MODE,
+        answer = performatives.attach(
+            self.attach,
+            source=performatives.source(self.attach.source_address) if source is None else source,
+            target=performatives.target(self.attach.target_address),
+            sender_mode=performatives.SETTLED_MODE,
             message_bytes_max=MESSAGE_BYTES_MAX,
             offered=offered,
             properties=properties,
@@ -191,7 +197,7 @@ class Outlet(Link):
         self.answered(answer)
 
     @property
-    def room(self) -> int:
+    def sendable(self) -> int:
         """How many messages may be sent now."""
         session = self.session
         if self.is_detached or not session.connection.can_write:
@@ -205,16 +211,16 @@ class Outlet(Link):
             self.credit = 0 if credit > UINT_MAX >> 1 else credit
         self.draining = bool(flow.drain)
         if flow.echo:
-            self._tell()
+            self._send_credit()
 
-    def drained(self) -> None:
+    def complete_drain(self) -> None:
         """There is nothing more to send now: what is left of the credit is used up."""
         self.draining = False
         self._delivery_count = (self._delivery_count + self.credit) & UINT_MAX
         self.credit = 0
-        self._tell(drain=True)
+        self._send_credit(drain=True)
 
-    def _tell(self, *, drain: bool = False) -> None:
+    def _send_credit(self, *, drain: bool = False) -> None:
         self.session.send_flow(self.handle, self._delivery_count, self.credit, drain=drain)
 
     def count(self, messages: int, frames: int) -> None:

@@ -22,7 +22,7 @@ class ServedHub:
 
     @property
     def partitions(self) -> int:
-        return self.hub.opened().facts().partitions
+        return self.hub.opened().metadata().partitions
 
     def partition_number(self, text: str) -> int:
         count = self.partitions

@@ -21,20 +21,20 @@ class Receiver(Protocol):
     def detach(self, error: AmqpError | None = None) -> None: ...
 
 
-class Receivers:
+class ReceiverRegistry:
     def __init__(self) -> None:
-        self._here: dict[Key, list[Receiver]] = {}
+        self._attached: dict[Key, list[Receiver]] = {}
 
     def admit(self, key: Key, newcomer: Receiver) -> None:
         """Let it in, which may put others out; or raise why not."""
-        here = self._here.setdefault(key, [])
+        here = self._attached.setdefault(key, [])
         try:
             _check(here, newcomer)
         finally:
             if not here:
-                del self._here[key]
+                del self._attached[key]
         stolen = here[:] if newcomer.epoch is not None else []
-        self._here.setdefault(key, []).append(newcomer)
+        self._attached.setdefault(key, []).append(newcomer)
         for one in stolen:
             one.detach(
                 AmqpError(
@@ -47,11 +47,11 @@ class Receivers:
 
     def leave(self, key: Key, receiver: Receiver) -> None:
         """Idempotent."""
-        here = self._here.get(key, [])
+        here = self._attached.get(key, [])
         if receiver in here:
             here.remove(receiver)
             if not here:
-                self._here.pop(key, None)
+                self._attached.pop(key, None)
 
 
 def _check(here: list[Receiver], newcomer: Receiver) -> None:

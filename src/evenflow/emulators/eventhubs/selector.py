@@ -23,17 +23,17 @@ _WHERE = re.compile(
 )
 
 
-class Start(NamedTuple):
+class StartPosition(NamedTuple):
     by: str
     """offset, sequence or time."""
     value: str
     inclusive: bool
 
 
-EARLIEST = Start("offset", BEGINNING, False)
+EARLIEST = StartPosition("offset", BEGINNING, False)
 
 
-def start_of(filters: dict[Any, Any]) -> Start:
+def start_of(filters: dict[Any, Any]) -> StartPosition:
     """Without a selector a receiver begins at the beginning."""
     for name, value in filters.items():
         if name == SELECTOR:
@@ -50,7 +50,7 @@ def encoded(filters: dict[Any, Any]) -> bytes:
     return map_([(symbol(SELECTOR), b"\x00" + symbol(SELECTOR) + string(text))])
 
 
-def parse(text: Any) -> Start:
+def parse(text: Any) -> StartPosition:
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     found = _WHERE.fullmatch(text) if isinstance(text, str) and len(text) <= _TEXT_MAX else None
@@ -60,10 +60,10 @@ def parse(text: Any) -> Start:
     by = {"x-opt-offset": "offset", "x-opt-sequence-number": "sequence"}.get(name, "time")
     if by == "time" and value == LATEST:
         raise AmqpError(ARGUMENT, f"The selector {text!r:.200} compares a time with what is none.")
-    return Start(by, value, comparison == ">=")
+    return StartPosition(by, value, comparison == ">=")
 
 
-def after(start: Start, log: PartitionLog) -> int:
+def after(start: StartPosition, log: PartitionLog) -> int:
     """The sequence after which to read. It looks into the log, and belongs on a thread."""
     if start.by == "time":
         time_ms = int(start.value) + (not start.inclusive)

@@ -7,10 +7,10 @@ import ssl
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from evenflow.emulators.eventhubs.dialect import EventHubs
-from evenflow.emulators.eventhubs.door import Door
-from evenflow.emulators.eventhubs.faults import NO_FAULTS, FaultOptions
+from evenflow.emulators.eventhubs.faults import NO_FAULTS, EventHubsFaultOptions
+from evenflow.emulators.eventhubs.listener import ClientSocket
 from evenflow.emulators.eventhubs.namespace import Namespace
+from evenflow.emulators.eventhubs.service import EventHubsService
 from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 1_024
-TURNS_IN = 3
+ACCEPT_TURNS = 3
 """So many turns of the loop after a client was let in, it is at its door."""
 EMULATOR_KEY_NAME = "RootManageSharedAccessKey"
 EMULATOR_KEY = "SAS_KEY_VALUE"
 """What stands for a key where none is checked, as in the connection strings of Microsoft's emulator."""
 
 
-class Server:
+class EventHubsServer:
     """It closes the hubs that it was given. Without keys it listens on this machine alone."""
 
     def __init__(
@@ -36,11 +36,11 @@ class Server:
         hubs: Iterable[ServedHub],
         *,
         keys: Mapping[str, str] | None = None,
-        faults: FaultOptions = NO_FAULTS,
+        faults: EventHubsFaultOptions = NO_FAULTS,
     ) -> None:
         self.namespace = Namespace(hubs)
         self._has_keys = bool(keys)
-        self._dialect = EventHubs(self.namespace, keys, faults)
+        self._service = EventHubsService(self.namespace, keys, faults)
         self._listening: list[asyncio.Server] = []
 
     async def listen(self, host: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
@@ -52,7 +52,7 @@ class Server:
             )
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(self.door, host, port, backlog=BACKLOG, ssl=tls)
+            server = await loop.create_server(self.accept, host, port, backlog=BACKLOG, ssl=tls)
         except (OSError, UnicodeError) as error:
             raise Misconfigured(
                 f"Cannot listen on {in_url(host)}:{port}: {getattr(error, 'strerror', None) or error}. Choose another"
@@ -62,19 +62,19 @@ class Server:
         found: int = server.sockets[0].getsockname()[1]
         return found
 
-    def door(self) -> Door:
+    def accept(self) -> ClientSocket:
         """The protocol of one more client, for any transport."""
-        return Door(self._dialect)
+        return ClientSocket(self._service)
 
     async def aclose(self) -> None:
         """Tell the clients, and close the hubs when all that was sent is stored. No socket is left. Idempotent."""
         listening, self._listening = self._listening, []
         for server in listening:
             await stop_listening(server)
-        self._dialect.close()
+        self._service.close()
         for served in self.namespace:
             await served.hub.aclose()
-        self._dialect.abort()
+        self._service.abort()
 
 
 async def stop_listening(server: asyncio.Server) -> None:
@@ -82,7 +82,7 @@ async def stop_listening(server: asyncio.Server) -> None:
     loop = asyncio.get_running_loop()
     for listening in server.sockets:
         loop.remove_reader(listening.fileno())
-    for _ in range(TURNS_IN):
+    for _ in range(ACCEPT_TURNS):
         await asyncio.sleep(0)  # noqa: TID251 - a turn takes no time
     server.close()
 

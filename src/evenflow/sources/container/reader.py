@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from evenflow.embedded.container.feed import Ask, ranges_in
-from evenflow.embedded.container.following import lines_of, rows_of
+from evenflow.embedded.container.feed import FeedRequest, ranges_in
+from evenflow.embedded.container.feed_reads import read_feed_lines, read_feed_rows
 from evenflow.embedded.container.keys import EPK_MIN
-from evenflow.embedded.container.opened import slot_of
+from evenflow.embedded.container.open_container import slot_of
 from evenflow.errors import RangeGone, SourceUnavailable
 from evenflow.model import Batch, Partition
 from evenflow.sources.container.positions import Part, Piece, lowest, place_of, position_of, raised
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import ThreadPoolExecutor
 
-    from evenflow.embedded.container.feed import Mode, Rows
-    from evenflow.embedded.container.opened import OpenContainer
+    from evenflow.embedded.container.feed import FeedRows, Mode
+    from evenflow.embedded.container.open_container import OpenContainer
     from evenflow.model import Event, PartitionId, Position
     from evenflow.sources.container.codec import Teller
     from evenflow.sources.container.positions import Place, Span
@@ -164,7 +164,7 @@ class ContainerReader:
 def looked(range: Range, place: Place, max_events: int, max_bytes: int) -> Look:
     """The next changes after a place: those of the part that is furthest behind, up to where the next one is."""
     piece, ceiling = lowest(place, range.span)
-    ask = Ask(
+    ask = FeedRequest(
         range=range.id,
         after=piece.lsn,
         within=(piece.low, piece.high),
@@ -173,16 +173,16 @@ def looked(range: Range, place: Place, max_events: int, max_bytes: int) -> Look:
         max_bytes=max_bytes,
     )
     try:
-        lines = lines_of(range.opened, ask) if range.mode == "latest" and len(place) == 1 else None
+        lines = read_feed_lines(range.opened, ask) if range.mode == "latest" and len(place) == 1 else None
         if lines is not None:
             return Look(range.teller.of_lines(lines), (Part(EPK_MIN, lines.after),), lines.after >= lines.lsn)
-        found = rows_of(range.opened, ask)
+        found = read_feed_rows(range.opened, ask)
     except RangeGone:
         return Look(children=children_of(range.opened, range.id))
     return _told(range, place, piece, found, ceiling)
 
 
-def _told(range: Range, place: Place, piece: Piece, found: Rows, ceiling: int | None) -> Look:
+def _told(range: Range, place: Place, piece: Piece, found: FeedRows, ceiling: int | None) -> Look:
     rows, to = found.rows, found.after
     if ceiling is not None:
         rows, to = [row for row in rows if row[0] <= ceiling], min(to, ceiling)

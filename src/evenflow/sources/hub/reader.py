@@ -17,8 +17,8 @@ from evenflow.sources.waiting import Waiting
 
 if TYPE_CHECKING:
     from evenflow.embedded.hub.log import PartitionLog
-    from evenflow.embedded.hub.opened import OpenHub
-    from evenflow.embedded.hub.records import Look, Row
+    from evenflow.embedded.hub.open_hub import OpenHub
+    from evenflow.embedded.hub.records import LogRead, LogRow
     from evenflow.model import Event
 
 LOOK_EVERY_S = 1.0
@@ -65,7 +65,7 @@ class HubReader:
         # Four marks, each ahead of the one before: returned by a read, decoded, looked up, and what the log has.
         self._returned = self._decoded_to = self._looked_to = after
         self._part: Part | None = None
-        self._rows: deque[Row] = deque()
+        self._rows: deque[LogRow] = deque()
         self._brought = 0
         self._error: BaseException | None = None
         self._looking = False
@@ -128,7 +128,7 @@ class HubReader:
             self._looked(self._looked_to, SourceUnavailable("The source of this reader was closed. Open another."))
 
     def _look_on_thread(self, after: int, max_bytes: int) -> None:
-        found: Look | BaseException
+        found: LogRead | BaseException
         try:
             found = self._log.read(after, LOOK_EVENTS, max_bytes)
         except BaseException as error:
@@ -139,7 +139,7 @@ class HubReader:
             # The loop is closed: nobody reads any more.
             pass
 
-    def _looked(self, after: int, found: Look | BaseException) -> None:
+    def _looked(self, after: int, found: LogRead | BaseException) -> None:
         self._looking = False
         if isinstance(found, BaseException):
             self._error, self._heard = found, None

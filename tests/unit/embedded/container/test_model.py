@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from evenflow.embedded.container import Container
-from evenflow.embedded.container.documents import SYSTEM
+from evenflow.embedded.container.documents import SYSTEM_PROPERTIES
 from evenflow.errors import DocumentChanged, DocumentExists, DocumentMissing, RangeGone
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ PAGES = st.integers(1, 4)
 
 
 def own(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name not in SYSTEM}
+    return {name: value for name, value in document.items() if name not in SYSTEM_PROPERTIES}
 
 
 class Follower:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evenflow.emulators.cosmos.access import EMULATOR_KEY, _signed
 from evenflow.emulators.cosmos.app import BODY_BYTES_MAX, CosmosApp
-from evenflow.emulators.cosmos.faults import FaultOptions
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY, _signed
+from evenflow.emulators.cosmos.faults import CosmosFaultOptions
 from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ def test_what_is_not_here_is_501_and_a_sentence(
 def test_a_range_that_never_was_is_told_with_those_there_are(asker: Asker) -> None:
     feed = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": "77"}
     status, told = asker.ask("GET", f"{ORDERS}/docs", **feed)
-    assert (status, told["message"]) == (400, "There is no range '77'. There are: 0, 1.")
+    assert (status, told["message"]) == (400, "There is no range '77'. Existing ranges: 0, 1.")
 
 
 def test_ranges_are_split_and_merged_on_request(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_admin_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_trouble_comes_by_the_count(tmp_path: Path) -> None:
-    asker = Asker(CosmosApp(tmp_path, faults=FaultOptions(busy=0.5)))
+    asker = Asker(CosmosApp(tmp_path, faults=CosmosFaultOptions(busy=0.5)))
     asker.ask("POST", "dbs", {"id": "shop"})
     asker.ask("POST", "dbs/shop/colls", {"id": "orders", "partitionKey": {"paths": ["/k"]}})
     found = [asker.ask("GET", f"{ORDERS}/docs")[0] for _ in range(6)]

@@ -62,7 +62,7 @@ def session(peer: MemoryClient) -> MemoryClient:
 
 
 @pytest.mark.parametrize(
-    "greeting",
+    "first_bytes",
     [
         b"\x00" * 8,
         b"hello, is anybody there?\r\n\r\n",
@@ -73,8 +73,8 @@ def session(peer: MemoryClient) -> MemoryClient:
     ],
     ids=["zeros", "words", "TLS", "TLS inside AMQP", "AMQP 0.9.1", "HTTP"],
 )
-def test_another_protocol_is_answered_with_our_header(peer: MemoryClient, greeting: bytes) -> None:
-    peer.send(greeting)
+def test_another_protocol_is_answered_with_our_header(peer: MemoryClient, first_bytes: bytes) -> None:
+    peer.send(first_bytes)
     assert peer.header() == SASL_HEADER
     assert peer.ends() == []
 
