@@ -86,12 +86,12 @@ class CosmosWorld(SourceWorld):
     def __init__(self, server: Cosmos, mode: str) -> None:
         self.server, self.mode = server, mode
         self.database = f"contract{next(_numbers)}"
-        server.account.make_database(self.database)
+        server.account.create_database(self.database)
         self.make()
         self.source = self.opened()
 
     def make(self) -> None:
-        self.server.account.make_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/place"]}})
+        self.server.account.create_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/place"]}})
 
     def opened(self) -> CosmosSource:
         url = f"cosmos://127.0.0.1:{self.server.port}/{self.database}/orders"

@@ -1,4 +1,4 @@
-"""The application: what is answered where. Requests are read here, worked on in threads, and errors become answers."""
+"""The ASGI application: reads requests, routes them, runs them on threads, and turns errors into responses."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BODY_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024
-"""A document of 2 MB, and what its client adds."""
+"""A document of 2 MB, plus what a client adds."""
 THREADS = 16
 SERVICE_VERSION = "2020-07-15"
-_MORE = {
+_UNSUPPORTED = {
     "sprocs": "stored procedures",
     "triggers": "triggers",
     "udfs": "user-defined functions",
@@ -68,9 +68,9 @@ _MORE = {
     "permissions": "permissions",
     "conflicts": "conflicts",
     "attachments": "attachments",
-    "offers": "throughput: it has as much as this machine gives (--fault throttle= limits it)",
+    "offers": "throughput settings: it uses all of this machine (limit it with --fault throttle=)",
 }
-"""What is at other addresses in the service."""
+"""Resource types of the service that this emulator does not support."""
 _TRIGGERS = ("x-ms-documentdb-pre-trigger-include", "x-ms-documentdb-post-trigger-include")
 _STATUS: tuple[tuple[type[EvenflowError], int, int], ...] = (
     (Unsupported, 501, 0),
@@ -86,7 +86,7 @@ _STATUS: tuple[tuple[type[EvenflowError], int, int], ...] = (
 
 
 class CosmosApp:
-    """An ASGI application over a folder of databases. It closes what it opened."""
+    """An ASGI application that serves a folder of databases. It closes what it opened."""
 
     def __init__(
         self,
@@ -109,18 +109,18 @@ class CosmosApp:
         if scope["type"] != "http":
             return
         try:
-            answer = await self._answered(scope, receive)
+            answer = await self._respond(scope, receive)
         except CosmosError as refusal:
             answer = refusal.answer()
         except EvenflowError as error:
-            answer = _refusal(error).answer()
-        await _send(send, answer, self._told(scope))
+            answer = _error_of(error).answer()
+        await _send(send, answer, self._common_headers(scope))
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
         self.account.close()
 
-    async def _answered(self, scope: Scope, receive: Receive) -> CosmosResponse:
+    async def _respond(self, scope: Scope, receive: Receive) -> CosmosResponse:
         request = _without_body(scope)
         if request.steps == ("health",):
             return await self._on_thread(self._health, request)
@@ -137,7 +137,7 @@ class CosmosApp:
     ) -> CosmosResponse:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, request)
 
-    # What is answered where
+    # Routes
 
     def _answer(self, request: CosmosRequest) -> CosmosResponse:
         match request.method, request.steps:
@@ -145,28 +145,28 @@ class CosmosApp:
                 return self._account(request)
             case _, ("dbs", *_):
                 return self._of_databases(request)
-            case _, (kind, *_) if kind in _MORE:
-                raise unsupported(_MORE[kind])
-        raise CosmosError(404, "There is nothing at this address.")
+            case _, (kind, *_) if kind in _UNSUPPORTED:
+                raise unsupported(_UNSUPPORTED[kind])
+        raise CosmosError(404, "There is no resource at this address.")
 
     def _of_databases(self, request: CosmosRequest) -> CosmosResponse:
         match request.method, request.steps[1:]:
             case "POST", ():
                 if _is_query(request):
                     raise unsupported("queries of databases; list them")
-                return json_answer(self.account.make_database(_id_of(request)).told(), 201)
+                return json_answer(self.account.create_database(_id_of(request)).resource(), 201)
             case "GET", ():
-                return _listed("Databases", [one.told() for one in self.account.databases()])
+                return _listed("Databases", [one.resource() for one in self.account.databases()])
             case "GET", (database,):
-                return json_answer(self.account.database(database).told())
+                return json_answer(self.account.database(database).resource())
             case "DELETE", (database,):
                 self.account.delete_database(database)
                 return CosmosResponse(status=204)
             case _, (database, "colls", *_):
                 return self._of_containers(request, database)
-            case _, (_, kind, *_) if kind in _MORE:
-                raise unsupported(_MORE[kind])
-        raise CosmosError(405, f"{request.method} is not possible at this address.")
+            case _, (_, kind, *_) if kind in _UNSUPPORTED:
+                raise unsupported(_UNSUPPORTED[kind])
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
     def _of_containers(self, request: CosmosRequest, database: str) -> CosmosResponse:
         match request.method, request.steps[3:]:
@@ -175,25 +175,25 @@ class CosmosApp:
                     raise unsupported("queries of containers; list them")
                 wanted = request.json()
                 if not isinstance(wanted, dict):
-                    raise CosmosError(400, "A container is described by an object in JSON.")
-                return _told_container(self.account.make_container(database, wanted), 201)
+                    raise CosmosError(400, "A container must be described by a JSON object.")
+                return _container_response(self.account.create_container(database, wanted), 201)
             case "GET", ():
                 found = self.account.containers(database)
-                return _listed("DocumentCollections", [accounts.told(one) for one in found])
+                return _listed("DocumentCollections", [accounts.container_resource(one) for one in found])
             case "GET", (id,):
-                return _told_container(self.account.container(database, id))
+                return _container_response(self.account.container(database, id))
             case "DELETE", (id,):
                 self.account.delete_container(database, id)
                 return CosmosResponse(status=204)
             case "PUT", (id,):
-                raise unsupported("changes of a container's settings; make another container")
+                raise unsupported("changes of a container's settings; create another container")
             case _, (id, ("docs" | "pkranges"), *_):
-                return self._of_contents(request, self._meant(request, database, id))
-            case _, (_, kind, *_) if kind in _MORE:
-                raise unsupported(_MORE[kind])
+                return self._of_contents(request, self._checked_container(request, database, id))
+            case _, (_, kind, *_) if kind in _UNSUPPORTED:
+                raise unsupported(_UNSUPPORTED[kind])
             case _, (_, "operations", *_):
                 raise unsupported("deletes of all documents with a partition key; delete them one by one")
-        raise CosmosError(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
     def _of_contents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         try:
@@ -202,12 +202,12 @@ class CosmosApp:
         except (Misconfigured, Transient):
             if metadata_path(container.path).exists():
                 raise
-            # Somebody has deleted it while this request was under way.
-            raise CosmosError(404, f"There is no container {request.steps[3]!r} any more.", OWNER_MISSING) from None
+            # The container was deleted during this request.
+            raise CosmosError(404, f"The container {request.steps[3]!r} was deleted.", OWNER_MISSING) from None
 
     def _of_documents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         if any(name in request.headers for name in _TRIGGERS):
-            raise unsupported(_MORE["triggers"])
+            raise unsupported(_UNSUPPORTED["triggers"])
         match request.method, request.steps[5:]:
             case "POST", ():
                 if request.flag("x-ms-cosmos-is-batch-request"):
@@ -228,7 +228,7 @@ class CosmosApp:
                 return items.delete(container, request)
             case "PATCH", (_,):
                 raise unsupported("patches of documents; replace them")
-        raise CosmosError(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
     def _of_ranges(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         match request.method, request.steps[5:]:
@@ -236,18 +236,16 @@ class CosmosApp:
                 return feeds.pkranges(container, request)
             case "POST", (_, ("split" | "merge") as what):
                 if not self._allow_admin:
-                    raise CosmosError(
-                        403, "Ranges are split and merged by a server that was started with --allow-admin."
-                    )
+                    raise CosmosError(403, "Splits and merges are disabled. Start the server with --allow-admin.")
                 return feeds.split(container, request) if what == "split" else feeds.merge(container, request)
-        raise CosmosError(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _meant(self, request: CosmosRequest, database: str, id: str) -> Container:
-        """The container, if it is still the one that the client knows."""
+    def _checked_container(self, request: CosmosRequest, database: str, id: str) -> Container:
+        """The container. Refuses a client that knows an earlier container with the same name."""
         container = self.account.container(database, id, OWNER_MISSING)
         wanted = request.headers.get(INTENDED_RID)
         if wanted is not None and wanted != container.opened().metadata.rid_text:
-            raise CosmosError(400, f"The container {id!r} was deleted and made again. Read it again.", RID_MISMATCH)
+            raise CosmosError(400, f"The container {id!r} was deleted and created again. Read it again.", RID_MISMATCH)
         return container
 
     def _account(self, request: CosmosRequest) -> CosmosResponse:
@@ -278,8 +276,8 @@ class CosmosApp:
         }
         return json_answer({"status": "ready", "databases": found})
 
-    def _told(self, scope: Scope) -> dict[str, str]:
-        """What every answer says of itself."""
+    def _common_headers(self, scope: Scope) -> dict[str, str]:
+        """The headers of every response."""
         asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == ACTIVITY.encode()), "")
         return {
             ACTIVITY: asked[:64] if asked[:64].isprintable() and asked else str(uuid4()),
@@ -314,7 +312,7 @@ async def _body(request: CosmosRequest, receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise CosmosError(400, "The request ended before its body did.")
+            raise CosmosError(400, "The connection closed before the end of the body.")
         pieces.append(message.get("body", b""))
         size_bytes += len(pieces[-1])
         if size_bytes > BODY_BYTES_MAX:
@@ -324,11 +322,11 @@ async def _body(request: CosmosRequest, receive: Receive) -> bytes:
 
 
 def _too_large() -> CosmosError:
-    return CosmosError(413, f"A request has up to {BODY_BYTES_MAX:,} bytes, and a document 2 MB.")
+    return CosmosError(413, f"The request is too large: at most {BODY_BYTES_MAX:,} bytes, and 2 MB for a document.")
 
 
-async def _send(send: Send, answer: CosmosResponse, told: dict[str, str]) -> None:
-    headers = told | {CHARGE: "0"} | answer.headers
+async def _send(send: Send, answer: CosmosResponse, common: dict[str, str]) -> None:
+    headers = common | {CHARGE: "0"} | answer.headers
     if answer.status not in (204, 304):
         headers["content-length"] = str(len(answer.body))
     raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
@@ -336,7 +334,7 @@ async def _send(send: Send, answer: CosmosResponse, told: dict[str, str]) -> Non
     await send({"type": "http.response.body", "body": b"" if answer.status in (204, 304) else answer.body})
 
 
-def _refusal(error: EvenflowError) -> CosmosError:
+def _error_of(error: EvenflowError) -> CosmosError:
     for kind, status, substatus in _STATUS:
         if isinstance(error, kind):
             return CosmosError(status, str(error), substatus)
@@ -352,9 +350,9 @@ def _is_about_documents(request: CosmosRequest) -> bool:
     return len(request.steps) > 4 and request.steps[4] == "docs"
 
 
-def _told_container(container: Container, status: int = 200) -> CosmosResponse:
-    """Java's client makes the address of its documents from that of the database and the id."""
-    answer = json_answer(accounts.told(container), status)
+def _container_response(container: Container, status: int = 200) -> CosmosResponse:
+    """A container as a response. Java's client builds document addresses from its owner headers."""
+    answer = json_answer(accounts.container_resource(container), status)
     answer.headers |= accounts.owner_of(container)
     return answer
 

@@ -1,7 +1,7 @@
-"""Who may: whoever signs requests with the key, as the clients of Azure Cosmos DB do. Signatures are compared in
-constant time, and a request that is older than a quarter of an hour is refused.
+"""Authorizes requests that are signed with the account key, as clients of Azure Cosmos DB sign them.
 
-The key is asked for on loopback as well, where it may be the one that everybody knows: a page in a browser has none.
+Signatures are compared in constant time, and requests older than 15 minutes are refused. Requests on loopback must be
+signed as well, with the emulator's public key by default, so that a web page in a browser cannot send requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EMULATOR_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
-"""The key of Microsoft's emulator, which is no secret: its documentation prints it."""
+"""The key of Microsoft's emulator. It is not secret: Microsoft's documentation publishes it."""
 SKEW_S = 15 * 60
 
 
@@ -30,7 +30,7 @@ class KeyAuthorization:
         try:
             self._key = b64decode(key, validate=True)
         except ValueError as error:
-            raise Misconfigured("A key is written in base64, as those of Azure Cosmos DB are.") from error
+            raise Misconfigured("The key is not valid base64. Give a key in the format of Azure Cosmos DB.") from error
         self._wall_us = wall_us
 
     def __repr__(self) -> str:
@@ -40,13 +40,13 @@ class KeyAuthorization:
         """Refuse a request that is not signed with the key."""
         given = dict(parse_qsl(unquote(request.headers.get("authorization", "")).replace("+", "%2B")))
         if given.get("type", "master") != "master":
-            raise CosmosError(401, "The local Cosmos DB knows its key alone, no other kinds of tokens.")
+            raise CosmosError(401, "The local Cosmos DB supports only the account key, no other kinds of tokens.")
         date = request.headers.get("x-ms-date", "")
         signature = given.get("sig", "").encode()
         if not any(hmac.compare_digest(signature, wanted) for wanted in self._signatures(request, date)):
             raise CosmosError(
                 401,
-                "The authorization does not fit: it is not signed with the key of this server, or for another request.",
+                "The signature does not match this request and the key of this server. Check the client's key.",
             )
         self._check_date(date)
 
@@ -54,12 +54,15 @@ class KeyAuthorization:
         try:
             said_s = parsedate_to_datetime(date).timestamp()
         except (ValueError, TypeError, OverflowError):
-            raise CosmosError(401, "The header x-ms-date is missing or no date.") from None
+            raise CosmosError(401, "The header x-ms-date is missing or not a date.") from None
         if abs(said_s - self._wall_us() / MICROSECONDS) > SKEW_S:
-            raise CosmosError(403, "The authorization is not valid at this time: look at the clocks.")
+            raise CosmosError(
+                403,
+                "The request's date is more than 15 minutes off. Check both clocks.",
+            )
 
     def _signatures(self, request: CosmosRequest, date: str) -> list[bytes]:
-        """What may be signed: names as they are sent, as they are meant, and numbers of resources in small letters."""
+        """The accepted signatures: clients sign names encoded or decoded, and resource ids in lower case."""
         kind, link = _signed(request.steps)
         _, sent = _signed(tuple(request.path.split("/")) if request.path else ())
         links = {link, sent, link.rpartition("/")[2].lower()}
@@ -71,14 +74,14 @@ class KeyAuthorization:
 
 
 def _signed(steps: tuple[str, ...]) -> tuple[str, str]:
-    """The kind of resource, and the link of the one that is meant, or of the parent of those that are listed."""
+    """The type of the resource, and the link of the resource or, for a list, of its parent."""
     if not steps:
         return "", ""
     if len(steps) == 7 and steps[4] == "pkranges":
-        # What is done to a range is signed as the range itself.
+        # Operations on a range are signed as the range itself.
         steps = steps[:-1]
     if len(steps) == 6 and steps[4] == "operations":
-        # What is done to all documents with a partition key is signed as their container.
+        # Operations on all documents with a partition key are signed as their container.
         steps = steps[:4]
     if len(steps) % 2:
         return steps[-1].lower(), "/".join(steps[:-1])

@@ -1,4 +1,4 @@
-"""What goes over the wire: requests, answers, refusals, and the names of headers."""
+"""HTTP requests, responses and errors of the REST API, and the names of its headers."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ _CODES = {
 class CosmosRequest(Struct, frozen=True, kw_only=True):
     method: str
     steps: tuple[str, ...]
-    """The path, cut at its slashes, each part as it was meant."""
+    """The segments of the path, percent-decoded."""
     path: str
-    """The same as it was sent, without the slashes around it."""
+    """The path as it was sent, without leading and trailing slashes."""
     headers: dict[str, str]
     body: bytes
     origin: str
-    """How the client found this server: scheme, host and port."""
+    """The scheme, host and port under which the client reached this server."""
 
     def json(self) -> Any:
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise CosmosError(400, f"The body is no JSON: {error}.") from error
+            raise CosmosError(400, f"The body is not valid JSON: {error}.") from error
 
     def flag(self, name: str) -> bool:
         return self.headers.get(name, "").lower() == "true"
@@ -71,7 +71,7 @@ class CosmosResponse(Struct, kw_only=True):
 
 
 class CosmosError(Exception):
-    """An answer that is an error, with a sentence that says why."""
+    """An error response, with a message that says why."""
 
     def __init__(self, status: int, why: str, substatus: int = 0, **headers: str) -> None:
         super().__init__(why)
@@ -92,14 +92,14 @@ def unsupported(what: str) -> CosmosError:
 
 
 def json_answer(value: Any, status: int = 200, **headers: str) -> CosmosResponse:
-    told = {name.replace("_", "-"): text for name, text in headers.items()}
-    return CosmosResponse(status=status, body=msgspec.json.encode(value), headers=told)
+    renamed = {name.replace("_", "-"): text for name, text in headers.items()}
+    return CosmosResponse(status=status, body=msgspec.json.encode(value), headers=renamed)
 
 
 def count_of(request: CosmosRequest, most: int, default: int) -> int:
-    """How many items a page may have: what the client asks for, within bounds."""
+    """The page size that the client requests, within the limits."""
     text = request.headers.get(PAGE_SIZE, "-1").strip()
     if not text.removeprefix("-").isdecimal() or len(text) > 10:
-        raise CosmosError(400, f"{PAGE_SIZE} is a whole number, not {text!r:.40}.")
+        raise CosmosError(400, f"{PAGE_SIZE} must be a whole number, not {text!r:.40}.")
     number = int(text)
     return default if number < 1 else min(number, most)

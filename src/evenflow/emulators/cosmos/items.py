@@ -1,4 +1,4 @@
-"""Documents: created, read, replaced, deleted, one at a time."""
+"""Requests for one document: create, upsert, read, replace, delete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def replace(container: Container, request: CosmosRequest) -> CosmosResponse:
     _check_condition(request)
     document = _document(container, request)
     if document.get("id") != _id(container, request):
-        raise CosmosError(400, "The id of a document stays as it is: that of the body is not that of the address.")
+        raise CosmosError(400, "The id in the body differs from the id in the address, and an id cannot change.")
     return _wrote(request, container.documents.put(document, "replace", request.headers.get("if-match")))
 
 
@@ -59,21 +59,21 @@ def delete(container: Container, request: CosmosRequest) -> CosmosResponse:
 
 
 def _check_condition(request: CosmosRequest) -> None:
-    """To write in spite of a condition would be worse than not to write."""
+    """Refuse a condition that is not supported, rather than write despite it."""
     if "if-none-match" in request.headers:
-        raise unsupported("If-None-Match for writes: create a document that must not be there, or use If-Match")
+        raise unsupported("If-None-Match for writes: create a document that must not exist, or use If-Match")
 
 
 def key_of(request: CosmosRequest) -> tuple[KeyPart, ...] | None:
-    """The partition key that a request names; None when it names none."""
+    """The partition key in a request's header; None if there is none."""
     text = request.headers.get(PARTITION_KEY)
     if text is None:
         return None
     try:
         parts = msgspec.json.decode(text, type=list[Any])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise CosmosError(400, f"{PARTITION_KEY} is a list in JSON: {error}.") from error
-    # What is missing is written as an empty object, and was once written as an empty list.
+        raise CosmosError(400, f"{PARTITION_KEY} must be a JSON array: {error}.") from error
+    # Clients write a missing value as an empty object; older ones as an empty list.
     return tuple([MISSING if part == {} else part for part in parts]) or (MISSING,)
 
 
@@ -82,7 +82,7 @@ def session_of(range_id: str, lsn: int) -> str:
 
 
 def _id(container: Container, request: CosmosRequest) -> str:
-    """An address is of names, or of the `_rid`s of all that it names."""
+    """The document's id. An address consists either of ids or of `_rid`s."""
     last = request.steps[-1]
     return container.documents.id_of(last) if request.steps[3] == container.opened().metadata.rid_text else last
 
@@ -90,14 +90,16 @@ def _id(container: Container, request: CosmosRequest) -> str:
 def _key(container: Container, request: CosmosRequest) -> tuple[KeyPart, ...]:
     key = key_of(request)
     if key is None:
-        raise CosmosError(400, f"A document is named by its partition key too: the header {PARTITION_KEY} is missing.")
+        raise CosmosError(
+            400, f"The header {PARTITION_KEY} is missing. A document is identified by its id and its partition key."
+        )
     return container.opened().metadata.keys.parts(key)
 
 
 def _document(container: Container, request: CosmosRequest) -> dict[str, Any]:
     document = request.json()
     if not isinstance(document, dict):
-        raise CosmosError(400, "A document is an object in JSON.")
+        raise CosmosError(400, "A document must be a JSON object.")
     keys = container.opened().metadata.keys
     named = key_of(request)
     try:
@@ -105,7 +107,7 @@ def _document(container: Container, request: CosmosRequest) -> dict[str, Any]:
     except Misconfigured as error:
         raise CosmosError(400, str(error), KEY_MISMATCH) from error
     if differs:
-        raise CosmosError(400, "The partition key of the header is not that of the document.", KEY_MISMATCH)
+        raise CosmosError(400, "The partition key in the header differs from the document's.", KEY_MISMATCH)
     return document
 
 

@@ -1,7 +1,7 @@
-"""Queries, and lists of all documents: pages, with a continuation.
+"""Queries and lists of all documents, in pages with a continuation.
 
-The server answers a query over all ranges by itself, in one order, so that clients need no plan of it. Those that ask
-for one anyway then request range by range: they get it where that brings the same, in whatever order.
+The server executes a query over all ranges itself, so clients need no query plan. Clients that request one anyway then
+query range by range. They get a plan only for queries whose results need no merging.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Parameter(Struct):
     value: Any = None
 
 
-class _Asked(Struct):
+class _QueryBody(Struct):
     query: str
     parameters: list[_Parameter] | None = None
 
@@ -56,20 +56,20 @@ class _Asked(Struct):
 class _Continuation(Struct, array_like=True):
     position: QueryPosition
     of: str
-    """Which question it goes on with: in the answers to another it would pass something over."""
+    """A digest of the query. A continuation of another query would skip results."""
 
 
 def query(container: Container, request: CosmosRequest) -> CosmosResponse:
-    return _page(container, request, _asked(request), cross=_may_cross(request))
+    return _page(container, request, _parsed_query(request), cross=_may_cross(request))
 
 
 def plan(container: Container, request: CosmosRequest) -> CosmosResponse:
-    """How a client finds the answer by itself: what it asks of every range is the query as it stands."""
-    asked = _asked(request)
+    """The query plan, with which a client sends the unchanged query to every range."""
+    asked = _parsed_query(request)
     if asked.is_count or asked.order is not None or asked.offset:
         raise unsupported(
-            "plans of queries with COUNT, ORDER BY or OFFSET, whose answers of several ranges would have to be put "
-            "together: it answers them over all ranges by itself, for clients that request for no plan"
+            "plans of queries with COUNT, ORDER BY or OFFSET, whose results would have to be merged "
+            "across ranges: the server executes them over all ranges, for clients that request no plan"
         )
     key, keys = key_of(request), container.opened().metadata.keys
     low, high = ("", "FF") if key is None else keys.within(keys.parts(key))
@@ -82,16 +82,16 @@ def plan(container: Container, request: CosmosRequest) -> CosmosResponse:
     )
 
 
-def _asked(request: CosmosRequest) -> Query:
+def _parsed_query(request: CosmosRequest) -> Query:
     try:
-        asked = msgspec.json.decode(request.body, type=_Asked)
+        asked = msgspec.json.decode(request.body, type=_QueryBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CosmosError(400, f"A query is sent as JSON with query and parameters: {error}.") from error
+        raise CosmosError(400, f"The body must be JSON with query and parameters: {error}.") from error
     return read_query(asked.query, {one.name: one.value for one in asked.parameters or []})
 
 
 def read_all(container: Container, request: CosmosRequest) -> CosmosResponse:
-    """All documents, of one partition key or of the container."""
+    """All documents of one partition key or of the container."""
     return _page(container, request, read_query(ALL), cross=True)
 
 
@@ -102,8 +102,8 @@ def _may_cross(request: CosmosRequest) -> bool:
 def _page(container: Container, request: CosmosRequest, query: Query, *, cross: bool) -> CosmosResponse:
     interval = _interval(container, request, cross=cross)
     count = count_of(request, ITEMS_MAX, ITEMS)
-    question = _question(request)
-    found = container.documents.page(query, interval, _mark(request, question), max_items=count)
+    digest = _query_digest(request)
+    found = container.documents.page(query, interval, _position(request, digest), max_items=count)
     rid = container.opened().metadata.rid_text
     body = msgspec.json.encode({"_rid": rid, "Documents": found.results, "_count": len(found.results)})
     headers = {
@@ -112,7 +112,7 @@ def _page(container: Container, request: CosmosRequest, query: Query, *, cross: 
         SESSION: ",".join(session_of(one.id, one.lsn) for one in container.ranges() if one.overlaps(*interval)),
     }
     if found.position is not None:
-        headers[CONTINUATION] = _told(_Continuation(found.position, question))
+        headers[CONTINUATION] = _encoded(_Continuation(found.position, digest))
     return CosmosResponse(body=body, headers=headers)
 
 
@@ -131,32 +131,32 @@ def _interval(container: Container, request: CosmosRequest, *, cross: bool) -> E
     return EpkInterval(max(low, interval.low), min(high, interval.high))
 
 
-def _question(request: CosmosRequest) -> str:
-    """What is asked for, in short. Ranges are no part of it: one may be split between two pages."""
+def _query_digest(request: CosmosRequest) -> str:
+    """A digest of the query and the partition key. Without the range, which may be split between two pages."""
     key = request.headers.get(PARTITION_KEY, "")
     return blake2b(b"\0".join([key.encode(), request.body]), digest_size=6).hexdigest()
 
 
-def _told(continuation: _Continuation) -> str:
+def _encoded(continuation: _Continuation) -> str:
     encoded = msgspec.json.encode(continuation)
     if len(encoded) > POSITION_BYTES_MAX:
         raise unsupported(f"ORDER BY values of more than {POSITION_BYTES_MAX:,} bytes over several pages")
     return urlsafe_b64encode(encoded).decode()
 
 
-def _mark(request: CosmosRequest, question: str) -> QueryPosition:
+def _position(request: CosmosRequest, digest: str) -> QueryPosition:
     text = request.headers.get(CONTINUATION)
     if not text:
-        # Java's client begins with an empty one.
+        # Java's client starts with an empty continuation.
         return QueryPosition()
     try:
         found = msgspec.json.decode(urlsafe_b64decode(text), type=_Continuation)
     except (ValueError, RecursionError) as error:
-        raise CosmosError(400, f"{CONTINUATION} is none of a query of this server.") from error
-    if found.of != question:
+        raise CosmosError(400, f"{CONTINUATION} is not a continuation of this server.") from error
+    if found.of != digest:
         raise CosmosError(
             400,
             f"{CONTINUATION} is that of another query, of other parameters, or of another partition key. "
-            "FeedRequest the same again, or begin without it.",
+            "Send the same query, or start without a continuation.",
         )
     return found.position

@@ -1,4 +1,4 @@
-"""Serves a local Cosmos DB by uvicorn: on one address, quietly, and gone when it is told to end."""
+"""Serves a local Cosmos DB with uvicorn on one address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenflow.errors import Misconfigured
 try:
     import uvicorn
 except ImportError as error:
-    raise Misconfigured("A local Cosmos DB is served by uvicorn: pip install 'evenflow[serve]'.") from error
+    raise Misconfigured("A local Cosmos DB needs uvicorn. Install it with: pip install 'evenflow[serve]'.") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ENDING_S = 5
-"""Requests that still run get so long."""
+"""How long running requests may take when the server stops."""
 BACKLOG = 1_024
 
 
 class CosmosServer(uvicorn.Server):
-    """One server on one socket. `ready` is called when it answers; `end` ends it."""
+    """One server on one socket. It calls `ready` once it accepts requests; `end` stops it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class CosmosServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Being told to end is a good end; whoever runs this has its own way with signals."""
+        """Install no signal handlers: the program that runs this server handles signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -68,7 +68,7 @@ class CosmosServer(uvicorn.Server):
         self._ready()
 
     async def run_on(self, taken: socket.socket) -> None:
-        """Until `end`. The application is closed with it."""
+        """Serve until `end`, then close the application."""
         try:
             await self.serve([taken])
         finally:
@@ -82,18 +82,18 @@ def _check(certificate: Path | None, certificate_key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, certificate_key)
     except (OSError, ssl.SSLError) as error:
-        raise Misconfigured(f"{certificate} is no certificate with its key in PEM: {error}.") from error
+        raise Misconfigured(f"{certificate} is not a PEM certificate with its key: {error}.") from error
 
 
 def bind(host: str, port: int, key: str) -> socket.socket:
-    """A socket on this address; port 0 is any free one. Beyond this machine a key of one's own is demanded."""
+    """A listening socket; port 0 picks a free port. An address other than loopback needs a private key."""
     if key == EMULATOR_KEY and not is_loopback(host):
         raise Misconfigured(
-            f"{host} can be reached from other machines, so that whoever connects has to have a key that not everybody "
-            "knows. Give one (--key), or listen on 127.0.0.1."
+            f"{host} is reachable from other machines, and the emulator's default key is public. Set a private key "
+            "(--key), or listen on 127.0.0.1."
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns the waiting for more to send off only where it is told that this is TCP: 40 ms a request.
+    # asyncio sets TCP_NODELAY only if the protocol is TCP explicitly. Without it, each request takes 40 ms longer.
     taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,7 +102,7 @@ def bind(host: str, port: int, key: str) -> socket.socket:
     except (OSError, OverflowError) as error:
         taken.close()
         raise Misconfigured(
-            f"Cannot listen on {host}:{port}: {error}. Choose another port, or end what has it."
+            f"Cannot listen on {host}:{port}: {error}. Choose another port, or stop the program that uses it."
         ) from error
     return taken
 

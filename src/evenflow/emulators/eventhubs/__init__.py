@@ -1,1 +1,1 @@
-"""Event Hubs' service of AMQP over the embedded hub: a local Event Hubs for official clients."""
+"""A local Event Hubs for official clients: its AMQP protocol on top of the embedded hub."""

@@ -1,4 +1,4 @@
-"""What the addresses of links, and the audiences of tokens, name: a path of hub, group and partition."""
+"""Parses the addresses of links and the audiences of tokens into hub, consumer group and partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANAGEMENT = "$management"
 
 
 class EntityAddress(NamedTuple):
-    """A hub, or a partition of one, or one that is read by a group."""
+    """A hub, a partition of a hub, or a partition as read by a consumer group."""
 
     hub: str
     partition: str | None = None
@@ -25,7 +25,7 @@ class EntityAddress(NamedTuple):
 
 
 def path_of(address: str) -> Path:
-    """The parts of an address, whether or not it begins with a scheme and a host."""
+    """The path segments of an address, with or without a scheme and a host."""
     _, scheme, rest = address.partition("://")
     if scheme:
         address = rest.partition("/")[2]
@@ -33,7 +33,7 @@ def path_of(address: str) -> Path:
 
 
 def entity_of(path: Path) -> EntityAddress | None:
-    """None when it is no place that there could be."""
+    """The entity that a path names; None if the path is not valid."""
     match [part.lower() for part in path]:
         case [_]:
             return EntityAddress(path[0])
@@ -45,5 +45,5 @@ def entity_of(path: Path) -> EntityAddress | None:
 
 
 def covers(granted: Path, wanted: Path) -> bool:
-    """Whether a right to one path is also one to another below it. Names of the service have no case."""
+    """Whether a grant for one path includes another. Names are case-insensitive, as in the service."""
     return [part.lower() for part in wanted[: len(granted)]] == [part.lower() for part in granted]

@@ -1,8 +1,8 @@
-"""One connection: protocol headers, SASL, open and close, heartbeats, and the sessions on it.
+"""One connection: protocol headers, SASL, open and close, heartbeats, and its sessions.
 
-It does no input or output itself: bytes are fed to it, and it writes to a `ByteTransport`, which may be a socket or a
-WebSocket. What it keeps for a client is bounded: what is written and not yet taken by the client, what was sent and is
-not yet stored, and what waits for the client to go on; and so is what all connections keep together.
+It does no I/O itself: received bytes are passed to `feed`, and it writes to a `ByteTransport`, which is a socket or a
+WebSocket. Its memory for a client is bounded: output that the client has not read, events that are not stored yet, and
+incomplete deliveries and responses without credit. The memory of all connections together is bounded too.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 
 CHANNEL_MAX = 4_999
 IDLE_MS = 120_000
-"""How often we ask to hear from a client."""
+"""The idle timeout that the server announces to clients."""
 IDLE_TIMEOUT_S = 2 * IDLE_MS / 1000
-"""How long a client may be silent: twice as long as we asked for."""
+"""After how much silence a connection is closed: twice the announced timeout."""
 OPEN_TIMEOUT_S = 60.0
-"""How long a client may take until it has opened the connection."""
+"""How long a client may take to open the connection."""
 CLOSE_TIMEOUT_S = 5.0
-"""How long a client may take to answer our close."""
+"""How long a client may take to respond to a close."""
 
 FLUSH_BYTES = 128 * 1024
-"""What is written goes out at the end of a turn of the loop, or when it is this much."""
+"""Output is flushed at the end of an event loop iteration, or when it reaches this size."""
 PENDING_BYTES_MAX = 8 * 1024 * 1024
-"""When this much waits to be stored, or to be taken by the client, nothing more is read from it."""
+"""While this much waits to be stored, or to be read by the client, the server stops reading from it."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
-"""What deliveries that have begun and not ended, and answers that wait for credit, may hold together."""
+"""The limit for incomplete deliveries and responses that wait for credit."""
 
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 SASL_OK, SASL_AUTH = 0, 1
@@ -68,37 +68,37 @@ _log = logging.getLogger(__name__)
 
 
 class ByteTransport(Protocol):
-    """Where a connection's bytes go."""
+    """The transport that a connection writes to."""
 
     def write(self, data: bytes) -> None: ...
 
     def buffered_bytes(self) -> int:
-        """What was written and has not left yet."""
+        """How many written bytes have not been sent yet."""
 
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """After what was written has left."""
+        """Close after all written bytes are sent."""
 
     def abort(self) -> None: ...
 
 
 class AmqpService(Protocol):
-    """What is behind a connection: it decides what a link is for."""
+    """The service behind a connection, which creates the links that clients attach."""
 
     name: str
     limits: ServerLimits
 
     def claims(self) -> Claims:
-        """For a new connection, which has none yet."""
+        """Empty claims for a new connection."""
 
     def link(self, session: Session, attach: Attach) -> AmqpLink:
-        """The link that was asked for, which answers by itself. Raises `AmqpError` to refuse it."""
+        """Create a link, which responds to the attach itself. Raises `AmqpError` to refuse it."""
 
     def accepts_connections(self) -> bool:
-        """Whether a connection may be opened now."""
+        """Whether the connection limit allows another connection."""
 
 
 class Connection:
@@ -106,7 +106,7 @@ class Connection:
         self.service = service
         self.claims = service.claims()
         self.frame_bytes_max = FRAME_BYTES_LEAST
-        """What the client takes."""
+        """The largest frame that the client accepts."""
         self.sessions: dict[int, Session] = {}
         self.is_open = False
         self.can_write = True
@@ -115,7 +115,7 @@ class Connection:
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._inbox = FrameBuffer()
-        self._next: Callable[[], bool] = self._take_header
+        self._next: Callable[[], bool] = self._read_header
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
@@ -127,16 +127,16 @@ class Connection:
         self._pending_bytes = 0
         self._kept_bytes = 0
         self._unread_bytes = 0
-        """What the client does not take, as far as it is counted: while it is too much."""
+        """Output that the client has not read, counted only while it is above the limit."""
         self._reading = True
         self._received_s = self._sent_s = self._loop.time()
         self._heartbeat_s: float | None = None
         self._timer = self._loop.call_later(OPEN_TIMEOUT_S, self._open_timed_out)
 
-    # What comes in
+    # Input
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Process bytes from the client."""
         if self._closed:
             return
         self._received_s = self._loop.time()
@@ -148,53 +148,53 @@ class Connection:
         except AmqpError as error:
             self.fail(error)
         except Exception:
-            _log.exception("A mistake of ours ends the connection of a client.")
-            self.fail(AmqpError(INTERNAL, "The server made a mistake; its log has more."))
+            _log.exception("Internal error; closing the client's connection")
+            self.fail(AmqpError(INTERNAL, "Internal error. The server's log has details."))
         finally:
             self._feeding = False
         self.flush()
 
-    def _take_header(self) -> bool:
+    def _read_header(self) -> bool:
         header = self._inbox.header()
         if header is None:
             return False
         if header == SASL_HEADER and not self._authenticated:
             self._write(SASL_HEADER + framed(0, performatives.sasl_mechanisms(MECHANISMS), SASL_FRAME))
-            self._next = self._take_sasl
+            self._next = self._read_sasl
         elif header == AMQP_HEADER:
-            # With SASL before it or without, as the service has it: what counts are tokens. The JavaScript client that
-            # has a signature in place of a key begins so.
+            # SASL is optional, as in the service, because tokens authorize clients. The JavaScript client skips it if
+            # it has a signature instead of a key.
             self._write(AMQP_HEADER)
-            self._next = self._take_frame
+            self._next = self._read_frame
         else:
-            # As the standard says: our own header tells what we would have liked, and then the connection ends.
+            # The standard requires the server to send the header that it supports, and to close the connection.
             self._write(AMQP_HEADER if self._authenticated else SASL_HEADER)
             self._disconnect()
         return True
 
-    def _take_sasl(self) -> bool:
+    def _read_sasl(self) -> bool:
         frame = self._inbox.frame()
         if frame is None:
             return False
         if frame.kind != SASL_FRAME:
-            raise AmqpError(FRAMING, "A frame of SASL is expected.")
+            raise AmqpError(FRAMING, "Expected a SASL frame.")
         init, _ = performatives.parse(frame.body)
         if not isinstance(init, SaslInit):
-            raise AmqpError(NOT_ALLOWED, "A choice of a mechanism is expected.")
+            raise AmqpError(NOT_ALLOWED, "Expected sasl-init.")
         known = init.mechanism in MECHANISMS
         self._write(framed(0, performatives.sasl_outcome(SASL_OK if known else SASL_AUTH), SASL_FRAME))
         if not known:
             self._disconnect()
         self._authenticated = known
-        self._next = self._take_header
+        self._next = self._read_header
         return True
 
-    def _take_frame(self) -> bool:
+    def _read_frame(self) -> bool:
         frame = self._inbox.frame()
         if frame is None:
             return False
         if frame.kind != AMQP_FRAME:
-            raise AmqpError(FRAMING, f"A frame of type {frame.kind} is none of AMQP.")
+            raise AmqpError(FRAMING, f"Expected an AMQP frame, not one of type {frame.kind}.")
         if frame.body:
             self._dispatch(frame)
         return True
@@ -216,7 +216,7 @@ class Connection:
             session = self.sessions.get(frame.channel)
             if session is None:
                 if kind in (Detach, Disposition, End):
-                    # There are clients that take leave of the links of a session that they have ended already.
+                    # Some clients still detach the links of a session that they have already ended.
                     return
                 raise AmqpError(NOT_ALLOWED, f"There is no session on channel {frame.channel}.")
             if kind is End:
@@ -224,19 +224,19 @@ class Connection:
             else:
                 session.dispatch(found, payload)
 
-    def _open(self, asked: Open) -> None:
+    def _open(self, request: Open) -> None:
         if self.is_open:
             raise AmqpError(NOT_ALLOWED, "The connection is open already.")
-        if asked.max_frame_size is not None and asked.max_frame_size < FRAME_BYTES_LEAST:
-            raise AmqpError(FRAMING, f"Frames of {FRAME_BYTES_LEAST} bytes have to be taken by everybody.")
-        self.frame_bytes_max = min(asked.max_frame_size or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
+        if request.max_frame_size is not None and request.max_frame_size < FRAME_BYTES_LEAST:
+            raise AmqpError(FRAMING, f"The maximum frame size must be at least {FRAME_BYTES_LEAST} bytes.")
+        self.frame_bytes_max = min(request.max_frame_size or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
         self._send_open()
         self._timer.cancel()
         if not self.service.accepts_connections():
-            raise AmqpError(LIMIT_EXCEEDED, "There are too many connections. Close some, or try again later.")
-        if asked.idle_timeout_ms:
-            # A quarter of what the client waits: one that is busy hears of us late.
-            self._heartbeat_s = max(0.05, asked.idle_timeout_ms / 4000)
+            raise AmqpError(LIMIT_EXCEEDED, "The server has too many connections. Close some, or try again later.")
+        if request.idle_timeout_ms:
+            # A quarter of the client's timeout, since a busy client reads late.
+            self._heartbeat_s = max(0.05, request.idle_timeout_ms / 4000)
         self._check_idle()
 
     def _send_open(self) -> None:
@@ -246,17 +246,17 @@ class Connection:
         )
         self.send(0, opened)
 
-    def _begin(self, channel: int, asked: Begin) -> None:
+    def _begin(self, channel: int, request: Begin) -> None:
         if channel > CHANNEL_MAX:
-            raise AmqpError(FRAMING, f"Channel {channel} is beyond the {CHANNEL_MAX} that were agreed.")
+            raise AmqpError(FRAMING, f"Channel {channel} exceeds the agreed maximum of {CHANNEL_MAX}.")
         if channel in self.sessions:
-            raise AmqpError(NOT_ALLOWED, f"There is a session on channel {channel} already.")
+            raise AmqpError(NOT_ALLOWED, f"Channel {channel} already has a session.")
         self._limits.check_session()
-        self.sessions[channel] = Session(self, channel, asked)
+        self.sessions[channel] = Session(self, channel, request)
         self._limits.sessions += 1
 
     def end_session(self, session: Session, error: AmqpError | None = None) -> None:
-        """Ended by the client, or by us for an error; then its own end may still come, and means nothing."""
+        """End a session for the client, or for an error. After an error, a late end from the client is ignored."""
         if self.sessions.get(session.channel) is session:
             if error is None:
                 del self.sessions[session.channel]
@@ -264,13 +264,13 @@ class Connection:
             if session.end():
                 self.send(session.channel, performatives.end(error))
 
-    # What goes out
+    # Output
 
     def send(self, channel: int, performative: bytes) -> None:
         self._write(framed(channel, performative))
 
     def send_frames(self, frames: bytes) -> None:
-        """Frames that are complete already."""
+        """Send complete frames."""
         self._write(frames)
 
     def _write(self, data: bytes) -> None:
@@ -307,25 +307,28 @@ class Connection:
     # ServerLimits
 
     def add_pending(self, size_bytes: int) -> None:
-        """More, or with a negative size less, waits to be stored."""
+        """Count bytes that wait to be stored; a negative size releases them."""
         self._pending_bytes += size_bytes
         self._limits.held_bytes += size_bytes
         self.update_reading()
 
     def reserve_bytes(self, size_bytes: int) -> None:
-        """More waits for the client to go on. Raises when it is too much, and then it is not kept."""
+        """Count bytes that wait for the client to continue. Raises, without counting them, if the limit is reached."""
         if size_bytes and (self._kept_bytes + size_bytes > KEPT_BYTES_MAX or self._limits.is_full):
-            raise AmqpError(LIMIT_EXCEEDED, "Too much is kept of deliveries without an end, or answers without credit.")
+            raise AmqpError(LIMIT_EXCEEDED, "Incomplete deliveries or responses without credit hold too much memory.")
         self.release_bytes(-size_bytes)
 
     def release_bytes(self, size_bytes: int) -> None:
-        """What was kept is not any more."""
+        """Release bytes that `reserve_bytes` counted."""
         self._kept_bytes -= size_bytes
         self._limits.held_bytes -= size_bytes
 
     def update_reading(self) -> None:
-        """Nothing is read from a client while too much of its own is here; and while too much of all clients' is, from
-        those who have a part in it. It is called again when that has become less: so nobody waits for others alone."""
+        """Pause or resume reading from the client.
+
+        Pause while it exceeds its own limit, and, while all clients together exceed theirs, if it holds a part of that
+        memory. Releasing that part calls this again, so no client waits only for other clients.
+        """
         if self._closed:
             return
         unread_bytes = self._wire.buffered_bytes()
@@ -344,19 +347,19 @@ class Connection:
         self._limits.held_bytes += size_bytes - self._unread_bytes
         self._unread_bytes = size_bytes
 
-    # The end
+    # Closing
 
     def fail(self, error: AmqpError) -> None:
-        """Tell the client what was wrong, as far as it can be told yet, and end the connection."""
+        """Send the error to the client, if the protocol state allows it, and end the connection."""
         if self._closed or self._closing:
             return
-        if self._next == self._take_frame:
+        if self._next == self._read_frame:
             if not self.is_open:
                 self._send_open()
             self._closing = True
             self.send(0, performatives.close(error))
         if error.condition in (DECODE, FRAMING, INTERNAL) or not self._closing:
-            # What else it sends cannot be understood, so its answer will not be either.
+            # Further input cannot be decoded, so do not wait for the client's close.
             self._disconnect()
             return
         self._end_sessions()
@@ -364,8 +367,8 @@ class Connection:
         self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._disconnect)
 
     def shut_down(self) -> None:
-        """The server stops."""
-        self.fail(AmqpError(FORCED, "The server stops. Connect again later."))
+        """Close the connection because the server stops."""
+        self.fail(AmqpError(FORCED, "The server is shutting down. Connect again later."))
         self._disconnect()
 
     def _answer_close(self) -> None:
@@ -377,14 +380,14 @@ class Connection:
         self._disconnect()
 
     def _check_idle(self) -> None:
-        """Every now and then: are we still heard from, and do we have to be heard?"""
+        """Check periodically whether the client is silent for too long, and whether a heartbeat is due."""
         now_s = self._loop.time()
         limit_s = IDLE_TIMEOUT_S
         if self._pending_bytes and not self._reading:
-            # It is we who do not listen, until what it has sent is stored.
+            # The server itself paused reading, until the client's events are stored.
             self._received_s = now_s
         if now_s - self._received_s >= limit_s:
-            self.fail(AmqpError(LIMIT_EXCEEDED, f"Nothing was heard for {limit_s:.0f} s."))
+            self.fail(AmqpError(LIMIT_EXCEEDED, f"No frame was received for {limit_s:.0f} s."))
             self._disconnect()
             return
         wait_s = limit_s / 4
@@ -398,11 +401,11 @@ class Connection:
         self.flush()
         self.on_disconnected()
         self._wire.close()
-        # Whoever does not take what was written last is not waited for.
+        # Do not wait longer for a client that does not read the last output.
         self._loop.call_later(CLOSE_TIMEOUT_S, self._wire.abort)
 
     def on_disconnected(self) -> None:
-        """The connection is gone; nothing more is said or heard."""
+        """Release everything after the connection ended. Idempotent."""
         if not self._closed:
             self._closed = True
             self._timer.cancel()

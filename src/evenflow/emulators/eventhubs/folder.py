@@ -29,15 +29,15 @@ DEFAULT_PARTITIONS = 4
 GROUPS_FILE = "groups.json"
 LOCK_FILE = "serve.lock"
 _RESERVED_NAMES = frozenset((GROUPS_FILE, LOCK_FILE, "hub.sqlite"))
-"""What else there is in a folder, beside the folders of hubs."""
+"""Names of other files in the served folder."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
-"""No longer than the name of a folder may be."""
+"""At most 255 characters, the limit for a folder's name."""
 _COUNT_DIGITS_MAX = 9
 _GROUP_NAME = re.compile(r"[$A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
 
 class HubDeclaration(Struct, frozen=True):
-    """A hub as somebody wants it. `partitions` is None for whatever it has."""
+    """A hub that the server creates if it does not exist. `partitions` None means its current or the default number."""
 
     name: str
     partitions: int | None = None
@@ -45,12 +45,12 @@ class HubDeclaration(Struct, frozen=True):
 
 
 def parse_declaration(text: str) -> HubDeclaration:
-    """NAME, NAME:PARTITIONS or NAME:PARTITIONS:GROUP,GROUP."""
+    """Parse NAME, NAME:PARTITIONS or NAME:PARTITIONS:GROUP,GROUP."""
     name, _, rest = text.partition(":")
     count, _, groups = rest.partition(":")
     if count and not (count.isascii() and count.isdecimal() and len(count) <= _COUNT_DIGITS_MAX):
         raise Misconfigured(
-            f"{text!r} is no hub; write NAME:PARTITIONS:GROUP,GROUP, for instance homes:4:alerts,audit."
+            f"{text!r} does not declare a hub. Write NAME:PARTITIONS:GROUP,GROUP, for instance homes:4:alerts,audit."
         )
     named = tuple(group.strip() for group in groups.split(",") if group.strip())
     return _checked(HubDeclaration(name, int(count) if count else None, named))
@@ -59,18 +59,18 @@ def parse_declaration(text: str) -> HubDeclaration:
 def _checked(hub: HubDeclaration) -> HubDeclaration:
     if not _NAME.fullmatch(hub.name):
         raise Misconfigured(
-            f"{hub.name!r} is no name for a hub: it has letters, digits, dots, dashes and underscores, and begins and "
-            "ends with a dead letter or a digit."
+            f"{hub.name!r} is not a valid hub name. Use letters, digits, dots, dashes and underscores, and begin and "
+            "end with a letter or a digit."
         )
     if hub.name.lower() in _RESERVED_NAMES:
-        raise Misconfigured(f"{hub.name!r} is no name for a hub: a file of that name is kept beside them.")
+        raise Misconfigured(f"{hub.name!r} is reserved for a file of the server. Choose another hub name.")
     if hub.partitions is not None:
         check_partitions(hub.partitions)
     for group in hub.groups:
         if not _GROUP_NAME.fullmatch(group):
             raise Misconfigured(
-                f"{group!r} is no name for a consumer group: it has letters, digits, dots, dashes and underscores, and "
-                "50 of them at most."
+                f"{group!r} is not a valid consumer group name. Use at most 50 letters, digits, dots, dashes and "
+                "underscores."
             )
     return hub
 
@@ -107,12 +107,12 @@ class _Hubs(Struct, forbid_unknown_fields=True):
 
 
 def read_declarations(path: Path) -> list[HubDeclaration]:
-    """What a file declares: TOML by its name, or else the Config.json of Microsoft's emulator."""
+    """Read the declarations in a file: TOML if its name ends in .toml, else a Config.json of Microsoft's emulator."""
     read = _parse_toml if path.suffix.lower() == ".toml" else _parse_emulator_config
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise Misconfigured(f"{path} cannot be read: {error.strerror}.") from error
+        raise Misconfigured(f"Cannot read {path}: {error.strerror}.") from error
     try:
         return [_checked(hub) for hub in read(data)]
     except Misconfigured as error:
@@ -124,8 +124,8 @@ def _parse_toml(data: bytes) -> list[HubDeclaration]:
         found = msgspec.convert(tomllib.loads(data.decode()), _Hubs)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, RecursionError) as error:
         raise Misconfigured(
-            f"it declares no hubs: {error}. For each hub, write [hubs.NAME] with partitions = 4 and"
-            ' groups = ["alerts"] below it; both may be left out.'
+            f"it declares no hubs: {error}. For each hub, write a section [hubs.NAME], optionally with partitions = 4 "
+            'and groups = ["alerts"].'
         ) from error
     return [HubDeclaration(name, hub.partitions, hub.groups) for name, hub in found.hubs.items()]
 
@@ -135,8 +135,8 @@ def _parse_emulator_config(data: bytes) -> list[HubDeclaration]:
         config = msgspec.json.decode(data, type=_Config, strict=False)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Misconfigured(
-            f"it is no Config.json of the Event Hubs emulator: {error}. A file of evenflow's own form has a name that"
-            " ends with .toml."
+            f"it is not a Config.json of the Event Hubs emulator: {error}. The name of a file in evenflow's own format "
+            "must end in .toml."
         ) from error
     return [
         HubDeclaration(entity.name, entity.partition_count, tuple(group.name for group in entity.consumer_groups))
@@ -147,7 +147,10 @@ def _parse_emulator_config(data: bytes) -> list[HubDeclaration]:
 
 @contextmanager
 def open_exclusively(folder: Path, wanted: Sequence[HubDeclaration] = ()) -> Iterator[list[ServedHub]]:
-    """As `open_folder`, and nobody else serves any of them until the block ends. Whoever gets the hubs closes them."""
+    """Like `open_folder`, with an exclusive lock on the folder and its hubs until the block ends.
+
+    The caller closes the hubs.
+    """
     if not folder.exists():
         with _write_errors(folder):
             folder.mkdir(parents=True)
@@ -171,12 +174,12 @@ def _write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Misconfigured(f"{path} cannot be written: {error.strerror}. Give a folder that is yours.") from error
+        raise Misconfigured(f"Cannot write {path}: {error.strerror}. Give a folder that you may write.") from error
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """By the system, which lets go of it when the process ends, however it does."""
+    """Lock a folder. The operating system releases the lock when the process ends."""
     path = folder / LOCK_FILE
     with _write_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -186,7 +189,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except OSError:
             holder = os.read(descriptor, 20).decode(errors="replace").strip()
             raise Misconfigured(
-                f"{folder} is served already{f', by process {holder}' if holder.isdecimal() else ''}. Connect to that"
+                f"{folder} is already served{f' by process {holder}' if holder.isdecimal() else ''}. Connect to that"
                 " server, or give this one another folder."
             ) from None
         os.truncate(descriptor, 0)
@@ -197,7 +200,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def open_folder(folder: Path, wanted: Sequence[HubDeclaration] = (), default: str = "hub") -> list[ServedHub]:
-    """All hubs that are there, with what is parse_declaration: made, grown, and with these groups."""
+    """Open all hubs of a folder. Declared hubs are created or grown, and get their groups."""
     opened = [Hub(folder)] if metadata_path(folder).exists() else [Hub(found) for found in _hubs_in(folder)]
     hubs = {hub.info().name.lower(): hub for hub in opened}
     try:
@@ -206,7 +209,7 @@ def open_folder(folder: Path, wanted: Sequence[HubDeclaration] = (), default: st
             if one.name.lower() in hubs:
                 _grow(hubs[one.name.lower()], one)
             elif alone:
-                raise Misconfigured(f"{folder} is itself a hub, so that {one.name} cannot be made in it.")
+                raise Misconfigured(f"{folder} is itself a hub. Give another folder to create {one.name} in.")
             else:
                 partitions = one.partitions or DEFAULT_PARTITIONS
                 hubs[one.name.lower()] = Hub.create(folder / one.name, partitions)
@@ -220,7 +223,7 @@ def open_folder(folder: Path, wanted: Sequence[HubDeclaration] = (), default: st
 
 def _hubs_in(folder: Path) -> list[Path]:
     if folder.exists() and not folder.is_dir():
-        raise Misconfigured(f"{folder} is a file. Give the folder that hubs are kept in.")
+        raise Misconfigured(f"{folder} is a file. Give the folder that holds the hubs.")
     return sorted(path.parent for path in folder.glob("*/hub.sqlite"))
 
 
@@ -230,14 +233,14 @@ def _grow(hub: Hub, wanted: HubDeclaration) -> None:
         return
     if wanted.partitions < have:
         raise Misconfigured(
-            f"The hub {wanted.name} has {have} partitions, and cannot shrink to {wanted.partitions}. Declare it with "
+            f"The hub {wanted.name} has {have} partitions and cannot shrink to {wanted.partitions}. Declare it with "
             f"{have} or more, or delete its folder."
         )
     hub.add_partitions(wanted.partitions - have)
 
 
 def _all_groups(folder: Path, wanted: Iterable[HubDeclaration]) -> dict[str, list[str]]:
-    """Those of before and those of now, by the hub's name in small letters; kept for the next time."""
+    """Earlier and newly declared groups by the hub's name in lower case; also saves them for the next start."""
     path = folder / GROUPS_FILE
     before: dict[str, list[str]] = {}
     if path.exists():

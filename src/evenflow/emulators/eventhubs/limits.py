@@ -1,7 +1,7 @@
-"""What all clients of a server together can make it keep: bytes, sessions, links. Connections have limits of their own.
+"""Limits on what all clients of a server together may hold: bytes, sessions, links. Connections have their own limits.
 
-Who is over them all is not cut off: nothing more is read from those who have something here already, looks into the
-log bring one row, and what would have to be kept for a client that does nothing about it is refused.
+Exceeding the limits does not close connections. The server stops reading from clients that already hold memory, log
+reads return one row, and it refuses to keep anything more for clients that do not consume.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ BYTES_MAX = 256 * 1024 * 1024
 SESSIONS_MAX = 20_000
 LINKS_MAX = 20_000
 WRITE_BYTES = 64 * 1024 * 1024
-"""What may wait in all sockets together, about; of it each has a share."""
+"""About how much may be buffered in all sockets together; each socket gets a share."""
 WRITE_BYTES_MOST, WRITE_BYTES_LEAST = 256 * 1024, 16 * 1024
 
 
@@ -27,15 +27,15 @@ class ServerLimits:
         return self.held_bytes > BYTES_MAX
 
     def check_session(self) -> None:
-        """Whether there may be one more."""
+        """Raise if the maximum number of sessions is reached."""
         if self.sessions >= SESSIONS_MAX:
-            raise AmqpError(LIMIT_EXCEEDED, f"There are {SESSIONS_MAX} sessions already. End some, or try again later.")
+            raise AmqpError(LIMIT_EXCEEDED, f"The server has {SESSIONS_MAX} sessions, the maximum. End some, or retry.")
 
     def check_link(self) -> None:
         if self.links >= LINKS_MAX:
-            raise AmqpError(LIMIT_EXCEEDED, f"There are {LINKS_MAX} links already. Detach some, or try again later.")
+            raise AmqpError(LIMIT_EXCEEDED, f"The server has {LINKS_MAX} links, the maximum. Detach some, or retry.")
 
 
 def write_bytes_high(sockets: int) -> int:
-    """How much may wait for one of so many clients before its events wait, too."""
+    """How much may be buffered for each of this many clients before the server stops sending events."""
     return max(WRITE_BYTES_LEAST, min(WRITE_BYTES_MOST, WRITE_BYTES // max(1, sockets)))

@@ -1,6 +1,6 @@
-"""The two ends of links: an `IncomingLink` takes what a client sends, an `OutgoingLink` gives what a client receives.
+"""The server's ends of links: an `IncomingLink` receives what a client sends, an `OutgoingLink` sends to a client.
 
-Both count credit. What is taken or given, and what for, is decided by those who derive from them.
+Both handle credit. Subclasses decide what is received and sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evenflow.emulators.eventhubs.session import Session
 
 MESSAGE_BYTES_MAX = 1_048_576
-"""As the service says it. What a client counts as a message's size is its payload."""
+"""The service's limit for the payload of a message."""
 CREDIT = 300
 
 
@@ -27,33 +27,33 @@ class AmqpLink:
     def __init__(self, session: Session, attach: Attach) -> None:
         self.session = session
         self._attach: AttachSummary | None = attach.summary
-        """Until it is answered."""
+        """Kept until the response to the attach."""
         self.handle = attach.handle
         self.is_detached = False
         self.timer: asyncio.TimerHandle | None = None
-        """Of whoever watches over this link; it ends with it."""
+        """A timer of this link, cancelled when the link ends."""
 
     @property
     def attach(self) -> AttachSummary:
         assert self._attach is not None, "an attach is answered once"
         return self._attach
 
-    def answered(self, answer: bytes) -> None:
-        """The link is there."""
+    def respond(self, answer: bytes) -> None:
+        """Send the response to the attach."""
         self._attach = None
         self.session.send(answer)
 
     def on_flow(self, flow: Flow) -> None:
-        """The client said something about credit."""
+        """Handle a flow frame, which carries credit."""
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        raise AmqpError(INVALID_FIELD, "A transfer came by a link that only gives.")
+        raise AmqpError(INVALID_FIELD, "A transfer arrived on a link that only sends to the client.")
 
     def on_sendable(self) -> None:
-        """There is room to send."""
+        """The link may be able to send now."""
 
     def release(self) -> None:
-        """The link is gone, by whatever way. Idempotent."""
+        """Free the link after it ended for any reason. Idempotent."""
         if not self.is_detached:
             self.is_detached = True
             if self.timer is not None:
@@ -61,17 +61,17 @@ class AmqpLink:
             self.on_release()
 
     def on_release(self) -> None:
-        """Give back what the link held."""
+        """Free the resources of the link."""
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Ended by us. The link's place is kept until the client has answered."""
+        """Detach the link from the server's side. Its handle stays in use until the client responds."""
         if not self.is_detached:
             self.release()
             self.session.send(performatives.detach(self.handle, error))
 
 
 class IncomingLink(AmqpLink):
-    """Takes deliveries whole, however many frames they come in."""
+    """Receives deliveries, and assembles those of several frames."""
 
     def __init__(self, session: Session, attach: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         super().__init__(session, attach)
@@ -81,35 +81,33 @@ class IncomingLink(AmqpLink):
         self._unsettled = 0
         self._first: Transfer | None = None
         self._parts = bytearray()
-        """What came of a delivery, in one piece: pieces of a few bytes would each take many."""
+        """The received part of a delivery, in one array: a list of small chunks would need much more memory."""
 
     def accept(self) -> None:
-        """Answer the attach, and ask for deliveries."""
+        """Accept the attach, and grant credit."""
         source = performatives.source(self.attach.source_address)
         target = performatives.target(self.attach.target_address)
-        self.answered(
-            performatives.attach(self.attach, source=source, target=target, message_bytes_max=self._bytes_max)
-        )
-        self._give_credit()
+        self.respond(performatives.attach(self.attach, source=source, target=target, message_bytes_max=self._bytes_max))
+        self._grant_credit()
 
     def take(self, transfer: Transfer, message: bytes) -> None:
-        """One whole delivery: `settle` or `reject` it some time."""
+        """Handle one complete delivery; `settle` must be called for it eventually."""
         raise NotImplementedError
 
     def on_flow(self, flow: Flow) -> None:
         if flow.echo:
-            self._give_credit()
+            self._grant_credit()
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
         if self._first is None:
             if transfer.delivery_id is None:
                 raise AmqpError(INVALID_FIELD, "A delivery begins without an id.")
             if self._credit <= 0:
-                self.detach(AmqpError(CREDIT_EXCEEDED, "More was sent than the link's credit allows."))
+                self.detach(AmqpError(CREDIT_EXCEEDED, "More deliveries were sent than the link's credit allows."))
                 return
             self._first = transfer
         if transfer.aborted:
-            self._forget()
+            self._end_delivery()
             self._renew_credit()
             return
         size = len(self._parts) + len(payload)
@@ -122,12 +120,12 @@ class IncomingLink(AmqpLink):
             return
         first = self._first
         message = b"".join((self._parts, payload)) if self._parts else payload
-        self._forget()
+        self._end_delivery()
         self._unsettled += 1
         self.take(first, message)
 
     def settle(self, delivery: Transfer, error: AmqpError | None = None) -> None:
-        """It is done with: accepted, or rejected for an error."""
+        """Settle a delivery: accepted, or rejected with an error."""
         self._unsettled -= 1
         if self.is_detached:
             return
@@ -142,22 +140,22 @@ class IncomingLink(AmqpLink):
 
     def _renew_credit(self) -> None:
         if self._credit + self._unsettled <= CREDIT // 2:
-            self._give_credit()
+            self._grant_credit()
 
-    def _give_credit(self) -> None:
-        """What waits to be settled counts: a client does not get further ahead than the credit."""
+    def _grant_credit(self) -> None:
+        """Grant credit. Unsettled deliveries count against it, so a client never gets further ahead."""
         self._credit = CREDIT - self._unsettled
         self.session.send_flow(self.handle, self._delivery_count, self._credit)
 
-    def _forget(self) -> None:
-        """The delivery is over, complete or not."""
+    def _end_delivery(self) -> None:
+        """End the current delivery, complete or aborted."""
         self._first = None
         self._delivery_count += 1
         self._credit -= 1
         self.on_release()
 
     def _reject_oversized(self, size: int) -> None:
-        """The link ends, as the standard says. Before that the delivery is rejected, for clients that wait for it."""
+        """Detach the link, as the standard requires. First reject the delivery, for clients that wait for that."""
         delivery_id = self._first.delivery_id if self._first is not None else None
         error = AmqpError(
             TOO_LARGE,
@@ -176,7 +174,7 @@ class IncomingLink(AmqpLink):
 
 
 class OutgoingLink(AmqpLink):
-    """Gives messages, settled, as long as there is credit."""
+    """Sends settled messages while there is credit."""
 
     def __init__(self, session: Session, attach: Attach) -> None:
         super().__init__(session, attach)
@@ -194,7 +192,7 @@ class OutgoingLink(AmqpLink):
             offered=offered,
             properties=properties,
         )
-        self.answered(answer)
+        self.respond(answer)
 
     @property
     def sendable(self) -> int:
@@ -214,7 +212,7 @@ class OutgoingLink(AmqpLink):
             self._send_credit()
 
     def complete_drain(self) -> None:
-        """There is nothing more to send now: what is left of the credit is used up."""
+        """Finish a drain: there is nothing to send, so use up the remaining credit."""
         self.draining = False
         self._delivery_count = (self._delivery_count + self.credit) & UINT_MAX
         self.credit = 0
@@ -224,13 +222,13 @@ class OutgoingLink(AmqpLink):
         self.session.send_flow(self.handle, self._delivery_count, self.credit, drain=drain)
 
     def count(self, messages: int, frames: int) -> None:
-        """So many messages were written, in so many frames."""
+        """Count written messages and frames."""
         self._delivery_count = (self._delivery_count + messages) & UINT_MAX
         self.credit -= messages
         self.session.count_transfers(frames)
 
     def frames_of(self, payload: bytes) -> tuple[bytes, int]:
-        """One message as frames, and how many they are; it is given the next delivery id."""
+        """Encode one message as frames with the next delivery id; returns them and their number."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & UINT_MAX

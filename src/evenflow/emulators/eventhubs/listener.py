@@ -1,6 +1,4 @@
-"""Where clients come in. A port speaks AMQP; to those who begin as HTTP does it tells its health, or speaks AMQP over a
-WebSocket.
-"""
+"""Accepts client sockets and detects their protocol: AMQP, or HTTP for health checks and AMQP over WebSockets."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from evenflow.emulators.eventhubs.service import EventHubsService
 
     class ByteHandler(Protocol):
-        """Who is let in: it is told what comes from the socket."""
+        """Handles a socket's bytes once its protocol is known."""
 
         def feed(self, data: bytes) -> None: ...
 
@@ -30,10 +28,10 @@ if TYPE_CHECKING:
 
 
 DELAYED_BYTES_MAX = 1024 * 1024
-"""What a client has sent and is heard later, where that is asked for."""
+"""The limit for received bytes that an injected delay holds back."""
 SOCKETS_MAX = 10_000
 HEAD_BYTES_MAX = 16 * 1024
-"""How long the head of an HTTP request may be."""
+"""The limit for the head of an HTTP request."""
 
 HEALTH_PATH = "/health"
 WEBSOCKET_PATH = "/$servicebus/websocket"
@@ -79,7 +77,7 @@ class ClientSocket(asyncio.Protocol):
             self._receive(data)
 
     def _count_delayed(self, size_bytes: int) -> None:
-        """What is on its way has a bound, as on any line: then nothing more is taken from the socket."""
+        """Pause reading while the delayed bytes exceed the limit."""
         was_full, self._delayed_bytes = self._delayed_bytes > DELAYED_BYTES_MAX, self._delayed_bytes + size_bytes
         is_full = self._delayed_bytes > DELAYED_BYTES_MAX
         if self._socket is not None and is_full != was_full:
@@ -114,7 +112,7 @@ class ClientSocket(asyncio.Protocol):
             self._handler.on_disconnected()
 
     def close(self) -> None:
-        """The server stops. Those who are in were told already."""
+        """Close because the server stops. AMQP clients have already received a close."""
         if self._transport is not None:
             self._transport.close()
 
@@ -137,14 +135,14 @@ class ClientSocket(asyncio.Protocol):
         elif path.rstrip("/").lower() == WEBSOCKET_PATH:
             self._open_websocket()
         else:
-            self._say(404, "Not Found", b'{"problem":"There is /health here, and AMQP."}')
+            self._say(404, "Not Found", b'{"problem":"Not found. This port serves AMQP, and GET /health."}')
 
     def _open_websocket(self) -> None:
         assert self._socket is not None
         try:
             from evenflow.emulators.eventhubs.websocket import WebSocketHandler
         except ImportError:
-            problem = "WebSockets need one more package where the server runs: pip install 'evenflow[serve]'"
+            problem = "WebSockets need an extra on the server. Install it with: pip install 'evenflow[serve]'"
             self._say(501, "Not Implemented", msgspec.json.encode({"problem": problem}))
             return
         self._attach_handler(WebSocketHandler(self._socket, self._service))
@@ -174,7 +172,7 @@ def health(service: EventHubsService) -> dict[str, object]:
 
 
 class SocketTransport:
-    """A transport as a connection writes to it."""
+    """Adapts an asyncio transport to `ByteTransport`."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -185,7 +183,7 @@ class SocketTransport:
         self.abort = transport.abort
 
     def pause_reading(self) -> None:
-        """Until everybody who paused it has let it go on: a connection may, and what makes it late."""
+        """Pause reading until every pause is resumed: the connection and an injected delay may both pause it."""
         self._pauses += 1
         if self._pauses == 1 and not self._transport.is_closing():
             self._transport.pause_reading()

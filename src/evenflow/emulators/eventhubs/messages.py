@@ -1,9 +1,8 @@
-"""How a message lives in the hub: what arrives becomes an event with its wire form beside it, and what leaves is that
-form again, with the annotations that performatives where and when it was stored.
+"""Converts AMQP messages to events of the hub and back.
 
-Of what arrives, body, key and properties become the event's own, so that a processor on the hub reads them as it reads
-any other. The other sections are kept as they came. The body is kept once: it is part of the wire
-form only where it is more than one run of bytes.
+A received message's body, key and properties become the event's, so that processors on the hub read them like those of
+any other event. The other sections are stored unchanged, and the body is stored twice only if it is more than one data
+section. A sent message gets the annotations that say where and when the event was stored.
 """
 
 from __future__ import annotations
@@ -59,24 +58,24 @@ OFFSET = "x-opt-offset"
 SEQUENCE_NUMBER = "x-opt-sequence-number"
 ENQUEUED_TIME = "x-opt-enqueued-time"
 _SERVICE_ANNOTATIONS = frozenset((KEY, OFFSET, SEQUENCE_NUMBER, ENQUEUED_TIME))
-"""Annotations that the hub writes itself, whatever a sender says."""
+"""Annotations that the server sets itself; those of a sender are dropped."""
 
 _PROPERTY_NAMES = (
     *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding"),
     *("absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id"),
 )
-"""A message's properties, as an event has them among its own."""
+"""The names of the fields of the properties section, as they appear in an event's properties."""
 
 HEAD_BYTES_KEPT = 1_024
 HEADS_KEPT = 1_024
-"""The events of one sender often have the same head; one that was seen before is not looked into again."""
+"""A sender's events often have identical heads, so decoded heads are cached."""
 
 
-# In
+# Received messages
 
 
 class _Head(NamedTuple):
-    """What comes before the body of a message."""
+    """The sections before the body of a message."""
 
     key: str | None
     properties: dict[str, Any] | None
@@ -87,7 +86,7 @@ _NO_HEAD = _Head(None, None, None)
 
 
 def decode_delivery(payload: bytes, message_format: int) -> tuple[str | None, list[WireEvent]]:
-    """The key of a delivery, if it has one, and the events in it."""
+    """Decode a delivery into its partition key, if any, and its events."""
     if message_format != BATCH_FORMAT:
         event = decode_message(payload)
         return event.key, [event]
@@ -104,7 +103,7 @@ def decode_delivery(payload: bytes, message_format: int) -> tuple[str | None, li
 
 
 def _data_sections(payload: bytes, at: int) -> Iterator[bytes]:
-    """What follows in data sections, one after the other; a footer may be the last."""
+    """The messages of a batch: its data sections, after which a footer may follow."""
     size = len(payload)
     while at < size:
         if payload.startswith(_SMALL_DATA, at) and at + 5 <= size:
@@ -117,12 +116,12 @@ def _data_sections(payload: bytes, at: int) -> Iterator[bytes]:
             if section.code == FOOTER and section.end == size:
                 return
             if section.code != DATA:
-                raise DecodeError("A batch has something else than messages in it.")
+                raise DecodeError("A batch may contain only data sections.")
             yield found
             at = section.end
             continue
         if end > size:
-            raise DecodeError("A message of a batch is not complete.")
+            raise DecodeError("A message in a batch is incomplete.")
         yield payload[begin:end]
         at = end
 
@@ -134,10 +133,10 @@ def _with_key(event: WireEvent, key: str) -> WireEvent:
 
 
 def decode_message(message: bytes) -> WireEvent:
-    """One message as an event. All of it is decoded once, so that nobody is served what cannot be read."""
+    """Decode one message into an event. All sections are decoded once, so that no receiver gets invalid data."""
     at, size = 0, len(message)
     if size >= 5 and message.startswith(_SMALL_DATA) and size == 5 + message[4]:
-        # Nothing but a body, as most senders have it.
+        # Only a body, as most senders send it.
         return WireEvent(message[5:])
     if size >= 8 and message.startswith(_LARGE_DATA) and size == 8 + _SIZE.unpack_from(message, 4)[0]:
         return WireEvent(message[8:])
@@ -163,7 +162,7 @@ def decode_message(message: bytes) -> WireEvent:
 
 def _head(head: bytes) -> _Head:
     key, header, property_sections, annotations, annotations_count = None, b"", [], b"", 0
-    # What the system knows, and after it the application's own: where both have a name, the latter is meant.
+    # Application properties come after system properties and override them.
     properties: dict[Any, Any] = {}
     for section in sections(head):
         found = value_of(head, section)
@@ -194,12 +193,12 @@ def _key(annotations: dict[Any, Any]) -> str | None:
 
 
 def _own_annotations(head: bytes, section: Section, found: dict[Any, Any]) -> tuple[int, bytes]:
-    """The sender's own annotations as they came, and how many items they are."""
+    """The sender's annotations, encoded, and their number of items."""
     if not any(name not in _SERVICE_ANNOTATIONS for name in found):
         return 0, b""
     at = section.value + (9 if head[section.value] == 0xD1 else 3)
     kept = []
-    # To the end, and not by the count of what was found: a symbol and a text that read the same are two names.
+    # Read to the end of the section instead of using the decoded dict: a symbol and an equal string are two keys.
     while at < section.end:
         name, value_at = decode(head, at)
         end = decode(head, value_at)[1]
@@ -221,7 +220,7 @@ def _storable(found: dict[Any, Any]) -> dict[str, Any] | None:
 
 
 def to_python(value: Any) -> Any:
-    """A value as a program in Python would have it, and as it can be stored."""
+    """Convert a decoded value to a plain Python value that the hub can store."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Timestamp):
@@ -245,7 +244,7 @@ def _moment(time: Timestamp) -> datetime | int:
 
 
 def _body(sections_left: bytes) -> tuple[bytes, bytes]:
-    """The bytes that stand for a body which is not one data section; and all of it as it came."""
+    """The event body for message bodies other than one data section, and those sections as received."""
     data: list[bytes] = []
     values: list[Any] = []
     tail: list[bytes] = []
@@ -278,14 +277,14 @@ def _bytes_of(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-# Out
+# Sent messages
 
 _NAMES = tuple(map(symbol, (SEQUENCE_NUMBER, ENQUEUED_TIME, OFFSET)))
 _ANNOTATIONS = struct.Struct(f">4sBB {len(_NAMES[0])}sBq {len(_NAMES[1])}sBq {len(_NAMES[2])}sBB")
-"""The annotations that every message has, up to the text of its offset, which is the last of them."""
+"""The annotations of every message, up to the text of the offset, which comes last."""
 _SMALL_MAP = bytes((0x00, 0x53, MESSAGE_ANNOTATIONS, 0xC1))
 _SMALL_MAP_AT = len(_SMALL_MAP) + 2
-"""Where the first name is; the count before it is part of the map's size."""
+"""The offset of the first name. The count before it belongs to the map's size."""
 _OWN_ITEMS = 6
 _KEY_NAME = symbol(KEY)
 _SMALL_DATA = bytes((0x00, 0x53, DATA, 0xA0))
@@ -294,7 +293,7 @@ _SIZE = struct.Struct(">I")
 
 
 def encode_message(event: StoredEvent, metric: bytes) -> bytes:
-    """A message as it leaves. `metric` goes where delivery annotations go."""
+    """Encode an event as a message. `metric` is its section of delivery annotations."""
     wire = event.wire
     annotations = b"" if event.key is None else _KEY_NAME + string(event.key)
     count = _OWN_ITEMS if event.key is None else _OWN_ITEMS + 2
@@ -338,7 +337,7 @@ def _annotations(event: StoredEvent, count: int, annotations: bytes) -> bytes:
 
 
 _NO_PROPERTIES = b"\xc0"
-"""A null, as the hub stores it."""
+"""Null in the hub's encoding."""
 
 
 def _native_properties(event: StoredEvent) -> bytes:

@@ -1,7 +1,7 @@
-"""Reads a partition for one receiver: it looks into the log on a thread, row by row, and waits for the bell.
+"""Reads a partition for one receiver: reads the log on a thread, decodes row by row, and waits for the bell.
 
-What it holds is one look's rows and one row's events, however slow its receiver is; and where the server holds too much
-already, a look brings a single row.
+However slow the receiver is, it holds the rows of one read and the events of one row. While the server is over its
+memory limit, a read returns a single row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 READ_EVENTS = 4_000
 READ_BYTES = 512 * 1024
 RECHECK_S = 2.0
-"""How long the bell's silence is trusted: a writer may be killed between its commit and its ring."""
+"""How often the log is read without a ring: a writer may be killed between its commit and its ring."""
 
 
 class _ReadResult(NamedTuple):
@@ -32,16 +32,16 @@ class _ReadResult(NamedTuple):
 
 
 class PartitionFeed:
-    """`news` is called when there may be events now, or an error."""
+    """Calls `news` when there may be events or an error."""
 
     def __init__(
         self, opened: OpenHub, number: int, after: int, service: EventHubsService, news: Callable[[], None]
     ) -> None:
         self.state: LogState | None = None
-        """Where the log stood at the last look."""
+        """The state of the log at the last read."""
         self.error: EvenflowError | None = None
         self.is_drained = False
-        """The last look found that there was no more."""
+        """Whether the last read reached the end of the log."""
         self._opened = opened
         self._log: PartitionLog = opened.log(number)
         self._slot = opened.slot(number)
@@ -60,7 +60,7 @@ class PartitionFeed:
         self._end_watch = opened.bell.watch(self._on_ring, self._slot)
 
     def take(self, most: int) -> list[StoredEvent]:
-        """The next events, as many as are here; none starts a look, after which there is news."""
+        """The next decoded events, at most this many. If there are none, starts a read, which calls `news`."""
         if self._at >= len(self._events) and not self._decode():
             self._start_read()
             return []
@@ -69,11 +69,11 @@ class PartitionFeed:
         return found
 
     def give_back(self, count: int) -> None:
-        """The last so many were not used after all."""
+        """Return the last events that `take` returned; they were not sent."""
         self._at -= count
 
     def release_bytes(self) -> None:
-        """Keep nothing of what was looked up and not taken: it is looked up again when it is wanted."""
+        """Free the events that were read and not taken. They are read again when needed."""
         if self._is_reading:
             return
         if self._at < len(self._events):
@@ -127,7 +127,7 @@ class PartitionFeed:
         try:
             look = self._log.read(after, most, READ_BYTES)
         except PositionGone:
-            # Retention was faster than this reader, which goes on with what is left, as the service does.
+            # Retention overtook this reader. It continues with the oldest remaining event, as the service does.
             look = self._log.read(self._log.state().oldest - 1, most, READ_BYTES)
         return _ReadResult(look, self._log.state())
 
@@ -149,7 +149,7 @@ class PartitionFeed:
         self._news()
 
     def _schedule_recheck(self) -> None:
-        """There is nothing; look once more after a while, whether or not the bell rings."""
+        """Schedule another read in case a ring was lost."""
         if self._timer is None:
             self._timer = self._loop.call_later(RECHECK_S, self._recheck)
 
@@ -160,5 +160,5 @@ class PartitionFeed:
 
     def _on_ring(self) -> None:
         if self._opened.bell.gone():
-            self.error = EvenflowError(f"The hub at {self._opened.folder} was deleted or made again.")
+            self.error = EvenflowError(f"The hub at {self._opened.folder} was deleted or created again.")
         self._news()

@@ -1,4 +1,4 @@
-"""The receive link: the events of a partition for one receiver of a group, from wherever it wants to begin."""
+"""The receive link: sends a partition's events to one receiver of a consumer group, from its start position."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECEIVER_NAME_MAX = 200
 METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 TURN_BYTES = 128 * 1024
-"""What one link writes before others have their turn."""
+"""How much one link writes before it yields to other links."""
 TURN_EVENTS = 512
 THROTTLE_S = 0.05
 
@@ -51,7 +51,7 @@ class ReceiveLink(OutgoingLink):
         self._with_metric = attach.wants(METRIC)
         self._metric = b""
         self._metric_of: LogState | None = None
-        self._turn: asyncio.Handle | None = None
+        self._scheduled: asyncio.Handle | None = None
         self._feed: PartitionFeed | None = None
         self._opened = served.hub.opened()
         self._number = served.partition_number(place.partition)
@@ -62,7 +62,7 @@ class ReceiveLink(OutgoingLink):
         self._task = asyncio.get_running_loop().create_task(self._begin())
 
     async def _begin(self) -> None:
-        """Find out where to begin, which may be nowhere; only then the link is there."""
+        """Resolve the start position, which may fail; then accept the attach."""
         log = self._opened.log(self._number)
         try:
             begin = await asyncio.get_running_loop().run_in_executor(self._service.threads, after, self._start, log)
@@ -71,7 +71,7 @@ class ReceiveLink(OutgoingLink):
             return
         if not self.is_detached:
             self._feed = PartitionFeed(self._opened, self._number, begin, self._service, self._schedule)
-            # As it was attach for: clients may look whether their filter was understood.
+            # Return the filter unchanged: clients may check whether the server understood it.
             source = performatives.source(self.attach.source_address, self._filter)
             self.accept(source=source, offered=(METRIC,) if self._with_metric else ())
             self._schedule()
@@ -94,11 +94,11 @@ class ReceiveLink(OutgoingLink):
             self._feed.close()
 
     def _schedule(self) -> None:
-        if self._turn is None and not self.is_detached:
-            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+        if self._scheduled is None and not self.is_detached:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._send_batch)
 
-    def _take_turn(self) -> None:
-        self._turn = None
+    def _send_batch(self) -> None:
+        self._scheduled = None
         feed = self._feed
         if feed is None or self.is_detached:
             return
@@ -118,7 +118,7 @@ class ReceiveLink(OutgoingLink):
             feed.release_bytes()
 
     def _throttled(self, feed: PartitionFeed, events: list[StoredEvent]) -> list[StoredEvent]:
-        allowed = self._service.faults.gives(len(events))
+        allowed = self._service.faults.receivable_events(len(events))
         feed.give_back(len(events) - allowed)
         if not allowed:
             asyncio.get_running_loop().call_later(THROTTLE_S, self._schedule)
@@ -148,7 +148,7 @@ class ReceiveLink(OutgoingLink):
 
 
 def _metric(state: LogState) -> bytes:
-    """Where the partition stands, told with every event."""
+    """The state of the partition, which is sent with every event."""
     newest = state.next - 1
     return described(
         DELIVERY_ANNOTATIONS,

@@ -1,6 +1,6 @@
-"""Links of questions and answers: `$cbs`, which takes tokens, and `$management`, which tells about hubs.
+"""Request-response links: `$cbs`, which accepts tokens, and `$management`, which describes hubs.
 
-A question names where its answer shall go, or has it on the other link of its pair, which is on the same session.
+A request names its reply address; otherwise the response goes to the reply link on the same session.
 """
 
 from __future__ import annotations
@@ -112,4 +112,4 @@ def _fits(link: object, node: str) -> bool:
 
 
 _STATUS = {"com.microsoft:auth-failed": 401, "amqp:unauthorized-access": 401, "amqp:not-found": 404}
-"""What HTTP would have said; everything else is a bad request."""
+"""HTTP status codes for error conditions; all others are 400."""

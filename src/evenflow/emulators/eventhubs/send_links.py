@@ -1,4 +1,4 @@
-"""The send link: what a client sends to a hub, or to one of its partitions, is stored and then acknowledged."""
+"""The send link: stores what a client sends to a hub or a partition, then acknowledges it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SendLink(IncomingLink):
             if not events:
                 self.settle(transfer)
                 return
-            if self._service.faults.is_busy() or not self._service.faults.takes(len(events)):
+            if self._service.faults.is_busy() or not self._service.faults.allows_send(len(events)):
                 self.settle(transfer, busy())
                 return
             opened = self._served.hub.opened()

@@ -1,4 +1,4 @@
-"""The server: hubs in a folder, behind ports."""
+"""The server: listens on ports and serves hubs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 BACKLOG = 1_024
 ACCEPT_TURNS = 3
-"""So many turns of the loop after a client was let in, it is at its door."""
+"""How many event loop iterations asyncio needs from accepting a socket to creating its protocol."""
 EMULATOR_KEY_NAME = "RootManageSharedAccessKey"
 EMULATOR_KEY = "SAS_KEY_VALUE"
-"""What stands for a key where none is checked, as in the connection strings of Microsoft's emulator."""
+"""The placeholder for a key that is not checked, as in connection strings of Microsoft's emulator."""
 
 
 class EventHubsServer:
-    """It closes the hubs that it was given. Without keys it listens on this machine alone."""
+    """Serves hubs and closes them at the end. Without keys it listens on loopback only."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class EventHubsServer:
         self._listening: list[asyncio.Server] = []
 
     async def listen(self, host: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
-        """Begin to serve on a port; which one it is, when that was left to the system."""
+        """Start to serve on a port, and return it; port 0 picks a free one."""
         if not self._has_keys and not is_loopback(host):
             raise Misconfigured(
-                f"{host} can be reached from other machines, so that whoever connects has to have a key. "
-                "Give one (--key NAME=KEY), or listen on 127.0.0.1."
+                f"{host} is reachable from other machines, so clients need a key. "
+                "Set one (--key NAME=KEY), or listen on 127.0.0.1."
             )
         loop = asyncio.get_running_loop()
         try:
@@ -56,18 +56,18 @@ class EventHubsServer:
         except (OSError, UnicodeError) as error:
             raise Misconfigured(
                 f"Cannot listen on {in_url(host)}:{port}: {getattr(error, 'strerror', None) or error}. Choose another"
-                " port or --host, or end what has it."
+                " port or --host, or stop the program that uses it."
             ) from error
         self._listening.append(server)
         found: int = server.sockets[0].getsockname()[1]
         return found
 
     def accept(self) -> ClientSocket:
-        """The protocol of one more client, for any transport."""
+        """The protocol of a new client, for any transport."""
         return ClientSocket(self._service)
 
     async def aclose(self) -> None:
-        """Tell the clients, and close the hubs when all that was sent is stored. No socket is left. Idempotent."""
+        """Close all connections, store what clients have sent, then close the hubs and sockets. Idempotent."""
         listening, self._listening = self._listening, []
         for server in listening:
             await stop_listening(server)
@@ -78,7 +78,7 @@ class EventHubsServer:
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Let nobody else in, and then close: asyncio forgets the sockets of those who are on their way in meanwhile."""
+    """Stop accepting, then close. asyncio would otherwise leak sockets that it is just accepting."""
     loop = asyncio.get_running_loop()
     for listening in server.sockets:
         loop.remove_reader(listening.fileno())
@@ -95,7 +95,7 @@ def is_loopback(host: str) -> bool:
 
 
 def in_url(host: str) -> str:
-    """As it stands before a port: an address with colons in brackets."""
+    """The host as in a URL: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -104,14 +104,14 @@ def tls_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise Misconfigured(f"{certificate} is no certificate with its key in PEM: {error}.") from error
+        raise Misconfigured(f"{certificate} is not a PEM certificate with its key: {error}.") from error
     return context
 
 
 def connection_string(
     port: int, hub: str, *, host: str = LOOPBACK, key_name: str = EMULATOR_KEY_NAME, key: str = EMULATOR_KEY
 ) -> str:
-    """With which official clients connect, without TLS."""
+    """The connection string for official clients, without TLS."""
     return (
         f"Endpoint=sb://{in_url(host)}:{port};SharedAccessKeyName={key_name};SharedAccessKey={key};"
         f"UseDevelopmentEmulator=true;EntityPath={hub}"

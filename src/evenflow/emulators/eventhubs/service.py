@@ -1,4 +1,4 @@
-"""Event Hubs' service: what the address of a link means, and what `$cbs` and `$management` answer."""
+"""The Event Hubs service: resolves the addresses of links, and handles requests to `$cbs` and `$management`."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 READING_THREADS = 4
 CONNECTIONS_MAX = 5_000
-"""As many as the service takes for a namespace."""
+"""The service's limit for a namespace."""
 CLAIMS_RECHECK_S = 3_600.0
-"""How often a token that holds for longer is looked at again."""
+"""How often a long-lived token is checked again."""
 
 HUB_TYPE = "com.microsoft:eventhub"
 PARTITION_TYPE = "com.microsoft:partition"
 
 
 class EventHubsService:
-    """What all connections to one namespace share."""
+    """The state that all connections to one namespace share."""
 
     def __init__(
         self, namespace: Namespace, keys: Mapping[str, str] | None = None, faults: EventHubsFaultOptions = NO_FAULTS
@@ -69,7 +69,7 @@ class EventHubsService:
         return len(self.connections) <= CONNECTIONS_MAX
 
     def next_partition(self, served: ServedHub) -> int:
-        """Which turn it is for what is sent to a hub and not to a partition."""
+        """The round-robin counter for events that are sent to a hub without a key or partition."""
         self._turns[served.name] += 1
         return self._turns[served.name]
 
@@ -102,10 +102,10 @@ class EventHubsService:
             raise AmqpError(INTERNAL, str(error)) from error
 
     def _watch_claims(self, link: AmqpLink, path: Path) -> None:
-        """A link ends with the token that it was opened by, unless another has been put meanwhile."""
+        """Detach a link when its token expires, unless the client has put another one."""
         until_s = link.session.connection.claims.until_s(path)
         if not until_s:
-            link.detach(AmqpError(UNAUTHORIZED, "ExpiredToken: The token is expired. Put another, and attach again."))
+            link.detach(AmqpError(UNAUTHORIZED, "ExpiredToken: The token is expired. Put a new one, and attach again."))
         elif until_s < math.inf:
             wait_s = min(until_s - now_s() + 0.1, CLAIMS_RECHECK_S)
             link.timer = asyncio.get_running_loop().call_later(wait_s, self._watch_claims, link, path)
@@ -117,24 +117,24 @@ class EventHubsService:
             )
 
     async def _put_token(self, connection: Connection, request: AmqpRequest) -> bytes:
-        attach = request.properties
-        if attach.get("operation") != "put-token":
-            raise AmqpError(NOT_IMPLEMENTED, f"There is no operation {attach.get('operation')!r:.60} here.")
-        connection.claims.put(request.value, attach.get("type"), str(attach.get("name") or ""))
+        properties = request.properties
+        if properties.get("operation") != "put-token":
+            raise AmqpError(NOT_IMPLEMENTED, f"There is no operation {properties.get('operation')!r:.60} here.")
+        connection.claims.put(request.value, properties.get("type"), str(properties.get("name") or ""))
         return reply(request, 202, "Accepted")
 
     async def _manage(self, connection: Connection, request: AmqpRequest) -> bytes:
-        attach = request.properties
-        if attach.get("operation") != "READ":
-            raise AmqpError(NOT_IMPLEMENTED, f"There is no operation {attach.get('operation')!r:.60} here.")
-        name = str(attach.get("name") or "")
+        properties = request.properties
+        if properties.get("operation") != "READ":
+            raise AmqpError(NOT_IMPLEMENTED, f"There is no operation {properties.get('operation')!r:.60} here.")
+        name = str(properties.get("name") or "")
         self._check_claims(connection, (name,), (name, MANAGEMENT))
         served = self.namespace.hub(name)
-        if attach.get("type") == HUB_TYPE:
+        if properties.get("type") == HUB_TYPE:
             return reply(request, 200, "OK", _hub_properties(served))
-        if attach.get("type") == PARTITION_TYPE:
-            return reply(request, 200, "OK", await self._partition_properties(served, attach.get("partition")))
-        raise AmqpError(ARGUMENT, f"There is nothing of type {attach.get('type')!r:.60} here.")
+        if properties.get("type") == PARTITION_TYPE:
+            return reply(request, 200, "OK", await self._partition_properties(served, properties.get("partition")))
+        raise AmqpError(ARGUMENT, f"There is nothing of type {properties.get('type')!r:.60} here.")
 
     async def _partition_properties(self, served: ServedHub, partition: Any) -> bytes:
         number = served.partition_number(str(partition))
@@ -150,7 +150,7 @@ class EventHubsService:
         self.threads.shutdown(wait=False)
 
     def abort(self) -> None:
-        """Who has not taken what was left for it by now is not waited for."""
+        """Close the remaining sockets without waiting for clients to read their output."""
         for door in list(self.sockets):
             door.abort()
 

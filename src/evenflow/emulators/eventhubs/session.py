@@ -1,4 +1,4 @@
-"""One session: a pair of windows that count transfers, and the links on it."""
+"""One session: its transfer windows and its links."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ HALF = 1 << 31
 
 
 class Session:
-    def __init__(self, connection: Connection, channel: int, attach: Begin) -> None:
+    def __init__(self, connection: Connection, channel: int, begin: Begin) -> None:
         self.connection = connection
         self.channel = channel
         self.links: dict[int, AmqpLink] = {}
-        """By the client's handle, which is also ours."""
-        self.window = attach.incoming_window
-        """How many transfers the client takes."""
+        """By the client's handle, which the server uses too."""
+        self.window = begin.incoming_window
+        """How many transfers the client accepts."""
         self.next_delivery_id = 0
         self._next_outgoing_id = 0
-        self._next_incoming_id = attach.next_outgoing_id
+        self._next_incoming_id = begin.next_outgoing_id
         self._incoming_window = INCOMING_WINDOW
         self._limits = connection.service.limits
         self._ended = False
@@ -76,18 +76,18 @@ class Session:
         elif kind is Detach:
             self._detach(found)
         elif kind is not Disposition:
-            # What we send is settled already, so that a disposition says nothing new.
-            raise AmqpError(NOT_ALLOWED, f"{kind.__name__} is not for a session.")
+            # The server sends settled deliveries only, so dispositions can be ignored.
+            raise AmqpError(NOT_ALLOWED, f"{kind.__name__} is not allowed on a session.")
 
     def _attach(self, attach: Attach) -> None:
         if attach.handle > HANDLE_MAX:
-            raise AmqpError(INVALID_FIELD, f"Handle {attach.handle} is beyond the {HANDLE_MAX} that were agreed.")
+            raise AmqpError(INVALID_FIELD, f"Handle {attach.handle} exceeds the agreed maximum of {HANDLE_MAX}.")
         before = self.links.get(attach.handle)
         if before is not None and not before.is_detached:
-            raise AmqpError(HANDLE_IN_USE, f"There is a link with handle {attach.handle} already.")
+            raise AmqpError(HANDLE_IN_USE, f"There is already a link with handle {attach.handle}.")
         if len(attach.name) > NAME_MAX or max(len(attach.source_address), len(attach.target_address)) > ADDRESS_MAX:
             raise AmqpError(INVALID_FIELD, "A link's name or address is too long.")
-        self._forget(attach.handle)
+        self._drop_link(attach.handle)
         try:
             self._limits.check_link()
             self.links[attach.handle] = self.connection.service.link(self, attach)
@@ -95,13 +95,13 @@ class Session:
         except AmqpError as error:
             self.refuse(attach.summary, error)
 
-    def _forget(self, handle: int) -> AmqpLink | None:
+    def _drop_link(self, handle: int) -> AmqpLink | None:
         link = self.links.pop(handle, None)
         self._limits.links -= link is not None
         return link
 
     def refuse(self, attach: AttachSummary, error: AmqpError) -> None:
-        """A link that is refused is attached to nothing and detached at once: so clients learn why."""
+        """Refuse a link: attach it without source and target, and detach it with the error at once."""
         self.send(performatives.attach(attach, source=NULL, target=NULL))
         self.send(performatives.detach(attach.handle, error))
 
@@ -128,7 +128,7 @@ class Session:
         self._next_incoming_id = (self._next_incoming_id + 1) & UINT_MAX
         self._incoming_window -= 1
         if self._incoming_window < 0:
-            raise AmqpError(WINDOW, "More was sent than the session's window allows.")
+            raise AmqpError(WINDOW, "The client sent more transfers than the session's window allows.")
         link = self._link(transfer.handle)
         if link is not None:
             link.on_transfer(transfer, payload)
@@ -136,7 +136,7 @@ class Session:
             self.send_flow()
 
     def _detach(self, detach: Detach) -> None:
-        link = self._forget(detach.handle)
+        link = self._drop_link(detach.handle)
         if link is not None and not link.is_detached:
             link.release()
             self.send(performatives.detach(detach.handle))
@@ -163,18 +163,18 @@ class Session:
         )
 
     def count_transfers(self, frames: int) -> None:
-        """So many frames of transfers were written."""
+        """Count written transfer frames."""
         self._next_outgoing_id = (self._next_outgoing_id + frames) & UINT_MAX
         self.window -= frames
 
     def wake_links(self) -> None:
-        """There may be room for what waits to be sent."""
+        """Let links continue that wait for the window or for the client to read."""
         if self.connection.can_write and self.window > 0:
             for link in list(self.links.values()):
                 link.on_sendable()
 
     def end(self) -> bool:
-        """Release all links; whether it had not ended yet."""
+        """Release all links. Returns whether the session was still active."""
         if self._ended:
             return False
         self._ended = True

@@ -1,4 +1,4 @@
-"""AMQP over a WebSocket: the same connection, with its bytes in binary messages."""
+"""AMQP over WebSockets: a connection whose bytes travel in binary messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CARRIES = (Opcode.BINARY, Opcode.CONT)
 
 
 class WebSocketHandler:
-    """Let in as a client, it is the wire of a connection."""
+    """Handles a WebSocket's bytes, and is the `ByteTransport` of its connection."""
 
     def __init__(self, socket: SocketTransport, service: EventHubsService) -> None:
         self._socket = socket
@@ -71,10 +71,10 @@ class WebSocketHandler:
                 self._socket.write(data)
             else:
                 self._socket.close()
-        # Answers to pings are written by the protocol itself, and count as well.
+        # The protocol itself writes pongs, which count towards the buffer too.
         self._connection.update_reading()
 
 
 def _chosen(protocol: ServerProtocol, offered: object) -> Subprotocol | None:
-    """Ours when it was offered; who offers none is let in as well."""
+    """The AMQP subprotocol if the client offers it. Clients that offer none are accepted too."""
     return SUBPROTOCOL if isinstance(offered, (list, tuple)) and SUBPROTOCOL in offered else None

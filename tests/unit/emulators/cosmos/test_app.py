@@ -312,7 +312,7 @@ def test_a_plan_is_to_ask_every_range_the_same(asker: Asker) -> None:
 def test_there_is_no_plan_where_answers_would_have_to_be_put_together(asker: Asker, more: str) -> None:
     for query in (f"SELECT * FROM c {more}", "SELECT VALUE COUNT(1) FROM c"):
         status, told = asker.ask("POST", f"{ORDERS}/docs", {"query": query}, **PLAN)
-        assert (status, "put together" in told["message"]) == (501, True)
+        assert (status, "merged across ranges" in told["message"]) == (501, True)
 
 
 def test_who_asks_range_by_range_is_told_of_that_range_alone(asker: Asker) -> None:
@@ -444,7 +444,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_a_container_that_is_being_made_is_not_there_yet(asker: Asker) -> None:
     account, answers = asker.app.account, set[int]()
-    account.make_database("busy")
+    account.create_database("busy")
     names, is_over = ["first"], Event()
 
     def look() -> None:
@@ -456,7 +456,7 @@ def test_a_container_that_is_being_made_is_not_there_yet(asker: Asker) -> None:
     looking.start()
     for number in range(30):
         names.append(str(number))
-        account.make_container("busy", {"id": names[-1], "partitionKey": {"paths": ["/id"]}})
+        account.create_container("busy", {"id": names[-1], "partitionKey": {"paths": ["/id"]}})
     is_over.set()
     looking.join()
     assert answers <= {200, 404}

@@ -173,12 +173,12 @@ def test_faults_go_by_the_count() -> None:
         busy = EventHubsFaults(EventHubsFaultOptions(busy=0.25))
         assert [busy.is_busy() for _ in range(8)] == [False, False, False, True] * 2
         throttled = EventHubsFaults(EventHubsFaultOptions(throttle=10.0))
-        assert throttled.gives(1_000) == 10
-        assert throttled.gives(1_000) == 0
-        assert throttled.takes(10)
-        assert not throttled.takes(1)
+        assert throttled.receivable_events(1_000) == 10
+        assert throttled.receivable_events(1_000) == 0
+        assert throttled.allows_send(10)
+        assert not throttled.allows_send(1)
         calm = EventHubsFaults()
         assert not calm.is_busy()
-        assert calm.takes(1_000_000)
+        assert calm.allows_send(1_000_000)
 
     asyncio.run(act())

@@ -360,11 +360,11 @@ def test_a_container_with_another_partition_key_in_place_of_the_known_one_is_wai
         kept = await papers.create({"id": "a"}, "write lease")
         assert kept is not None
         server.account.delete_container(DATABASE, "leases")
-        server.account.make_container(DATABASE, {**leases, "partitionKey": {"paths": ["/customer"]}})
+        server.account.create_container(DATABASE, {**leases, "partitionKey": {"paths": ["/customer"]}})
         with pytest.raises(StoreUnavailable, match="partitioned by /customer"):
             await papers.replace({"id": "a"}, kept["_etag"], "write lease")
         server.account.delete_container(DATABASE, "leases")
-        server.account.make_container(DATABASE, leases)
+        server.account.create_container(DATABASE, leases)
         assert await papers.create({"id": "a"}, "write lease") is not None
         await papers.aclose()
 
