@@ -140,7 +140,7 @@ def _ttl_s(metadata: ContainerMetadata, own: object) -> int | None:
 def put(draft: DocumentDraft, mode: WriteMode, if_match: str | None) -> Callable[[WriteTransaction], WriteResult]:
     """An operation that writes a document."""
 
-    def step(transaction: WriteTransaction) -> WriteResult:
+    def operation(transaction: WriteTransaction) -> WriteResult:
         before = _before(transaction, draft.epk, draft.id)
         if mode == "create" and before is not None:
             raise DocumentExists(f"A document {draft.id!r} with this partition key already exists.")
@@ -148,18 +148,18 @@ def put(draft: DocumentDraft, mode: WriteMode, if_match: str | None) -> Callable
             before = _expected(before, draft.id, if_match)
         return _change(transaction, draft, before)
 
-    return step
+    return operation
 
 
 def delete(epk: str, id: str, if_match: str | None) -> Callable[[WriteTransaction], WriteResult]:
     """An operation that deletes a document and returns it."""
 
-    def step(transaction: WriteTransaction) -> WriteResult:
+    def operation(transaction: WriteTransaction) -> WriteResult:
         before = _expected(_before(transaction, epk, id), id, if_match)
         lsn = _remove(transaction, before, epk, expired=False)
         return WriteResult(body=before.body, etag=before.etag, lsn=lsn, range=str(before.range))
 
-    return step
+    return operation
 
 
 def live(connection: apsw.Connection, epk: str, id: str, now_us: int) -> StoredDocument | None:

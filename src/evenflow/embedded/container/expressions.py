@@ -67,13 +67,13 @@ class ExpressionParser:
             self._ids_decide = False
             values.append(self._conjunction())
         self._depth -= 1
-        return _chained(either, values)
+        return _combined(either, values)
 
     def _conjunction(self) -> Value:
         values = [self._negation()]
         while self._cursor.accept("AND"):
             values.append(self._negation())
-        return _chained(both, values)
+        return _combined(both, values)
 
     def _negation(self) -> Value:
         count = 0
@@ -86,7 +86,7 @@ class ExpressionParser:
         if self.at_comparison():
             # SQL dialects differ on whether NOT binds to the value or to the comparison.
             raise Unsupported("The embedded container does not support NOT before a comparison; write NOT (...).")
-        return (lambda document: negated(value(document))) if count % 2 else _truth(value)
+        return (lambda document: negated(value(document))) if count % 2 else _as_boolean(value)
 
     def at_comparison(self) -> bool:
         """Whether a comparison operator comes next."""
@@ -99,11 +99,11 @@ class ExpressionParser:
         token = self._cursor.current
         if token.kind == "sign" and token.text in _COMPARISONS:
             self._cursor.index += 1
-            return _joined(_COMPARISONS[token.text], value, self._operand())
+            return _binary(_COMPARISONS[token.text], value, self._operand())
         denied = self._cursor.at_word("NOT") and self._cursor.peek(1).text.upper() in ("IN", "BETWEEN", "LIKE")
         self._cursor.index += denied
         if self._cursor.accept("IN"):
-            value = self._among(value)
+            value = self._in_list(value)
         elif self._cursor.accept("BETWEEN"):
             value = self._between(value)
         elif denied:
@@ -119,7 +119,7 @@ class ExpressionParser:
             if isinstance(meant, str):
                 self._ids.append(meant)
 
-    def _among(self, value: Value) -> Value:
+    def _in_list(self, value: Value) -> Value:
         self._cursor.expect_sign("(")
         choices = [self._operand()]
         while self._cursor.accept_sign(","):
@@ -138,17 +138,17 @@ class ExpressionParser:
         low = self._operand()
         self._cursor.expect("AND")
         high = self._operand()
-        least, most = _joined(_COMPARISONS[">="], value, low), _joined(_COMPARISONS["<="], value, high)
-        return _joined(both, least, most)
+        least, most = _binary(_COMPARISONS[">="], value, low), _binary(_COMPARISONS["<="], value, high)
+        return _binary(both, least, most)
 
     def _operand(self) -> Value:
-        value = self._simple()
+        value = self._primary()
         token = self._cursor.current
         if token.kind == "sign" and token.text in UNSUPPORTED_OPERATORS and token.text not in ("[", "{"):
             raise Unsupported(f"The embedded container does not support {UNSUPPORTED_OPERATORS[token.text]}.")
         return value
 
-    def _simple(self) -> Value:
+    def _primary(self) -> Value:
         token = self._cursor.current
         if token.kind == "number":
             return _constant(self._number())
@@ -165,9 +165,9 @@ class ExpressionParser:
             return value
         if token.kind != "name":
             self._cursor.fail()
-        return self._of_name(token)
+        return self._named_value(token)
 
-    def _of_name(self, token: Token) -> Value:
+    def _named_value(self, token: Token) -> Value:
         word = token.text.upper()
         if token.text == self._alias and self._cursor.peek(1).text != "(":
             return self.path()
@@ -211,7 +211,7 @@ class ExpressionParser:
                 steps.append(self._index())
                 self._cursor.expect_sign("]")
             else:
-                return _at(tuple(steps)) if steps else whole_document
+                return _property_at(tuple(steps)) if steps else whole_document
 
     def _index(self) -> str | int:
         token = self._cursor.advance()
@@ -242,23 +242,23 @@ def _constant(value: Any) -> Value:
     return lambda document: value
 
 
-def _truth(value: Value) -> Value:
+def _as_boolean(value: Value) -> Value:
     """The value after two negations: a boolean, or MISSING."""
     return lambda document: negated(negated(value(document)))
 
 
-def _joined(operation: Callable[[Any, Any], Any], one: Value, other: Value) -> Value:
+def _binary(operation: Callable[[Any, Any], Any], one: Value, other: Value) -> Value:
     return lambda document: operation(one(document), other(document))
 
 
-def _chained(operation: Callable[[Any, Any], Any], values: list[Value]) -> Value:
+def _combined(operation: Callable[[Any, Any], Any], values: list[Value]) -> Value:
     """Combine values in a loop. Nested functions would exceed the recursion limit for long chains."""
     if len(values) == 1:
         return values[0]
     return lambda document: reduce(operation, [value(document) for value in values])
 
 
-def _at(steps: tuple[str | int, ...]) -> Value:
+def _property_at(steps: tuple[str | int, ...]) -> Value:
     def found(document: Document) -> Any:
         value: Any = document
         for step in steps:

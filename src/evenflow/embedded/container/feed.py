@@ -141,7 +141,7 @@ def read_lines(connection: apsw.Connection, request: FeedRequest, now_us: int) -
     """The latest versions, like `read_rows`. Returns None if only `read_rows` can read them: two share an LSN, a
     document is too large for a line, or its JSON contains a line break.
     """
-    found, values = _bound(connection, request, now_us)
+    found, values = _query_parameters(connection, request, now_us)
     # Documents vary in size. A bound of four times the mean lets most pages pass and still limits their memory.
     line_bytes = min(4 * request.max_bytes, LINES_BYTES_MAX) // request.max_items
     rows = connection.execute(_LINES, {**values, "most": request.max_items + 1, "line_bytes": line_bytes})
@@ -157,17 +157,19 @@ def read_lines(connection: apsw.Connection, request: FeedRequest, now_us: int) -
 
 
 def read_rows(connection: apsw.Connection, request: FeedRequest, now_us: int) -> FeedRows:
-    found, values = _bound(connection, request, now_us)
+    found, values = _query_parameters(connection, request, now_us)
     cursor = connection.execute(_ALL if request.mode == "all" else _LATEST, values)
     try:
-        rows, is_full = _collected(cursor, request.max_items, request.max_bytes)
+        rows, is_full = _collect(cursor, request.max_items, request.max_bytes)
     finally:
         # An unfinished cursor, which a traceback can keep alive, prevents checkpoints of the write-ahead log.
         cursor.close()
     return FeedRows(rows, rows[-1][0] if is_full else found.lsn, found.lsn)
 
 
-def _bound(connection: apsw.Connection, request: FeedRequest, now_us: int) -> tuple[PartitionKeyRange, dict[str, Any]]:
+def _query_parameters(
+    connection: apsw.Connection, request: FeedRequest, now_us: int
+) -> tuple[PartitionKeyRange, dict[str, Any]]:
     """The requested range and the parameters of its query. Raises if the request is invalid."""
     found = range_of(connection, request.range)
     low, high = request.within or (found.min, found.max)
@@ -177,7 +179,7 @@ def _bound(connection: apsw.Connection, request: FeedRequest, now_us: int) -> tu
         )
     return found, {
         "range": int(found.id),
-        "after": _checked(connection, request, found),
+        "after": _checked_start(connection, request, found),
         "low": low,
         "high": high,
         "since": request.since_us,
@@ -192,7 +194,7 @@ def change_of(row: FeedRow) -> DocumentChange:
     return DocumentChange(lsn, changed_us, body, epk, kind, bool(expired), *rest)
 
 
-def _collected(rows: Iterable[FeedRow], max_items: int, max_bytes: int) -> tuple[list[FeedRow], bool]:
+def _collect(rows: Iterable[FeedRow], max_items: int, max_bytes: int) -> tuple[list[FeedRow], bool]:
     """As many rows as fit, at least those of one LSN; and whether there are more."""
     found: list[FeedRow] = []
     size_bytes = 0
@@ -206,7 +208,7 @@ def _collected(rows: Iterable[FeedRow], max_items: int, max_bytes: int) -> tuple
     return found, False
 
 
-def _checked(connection: apsw.Connection, request: FeedRequest, found: PartitionKeyRange) -> int:
+def _checked_start(connection: apsw.Connection, request: FeedRequest, found: PartitionKeyRange) -> int:
     """The LSN to read after. Raises if the feed cannot be read from there."""
     if request.after is not None and request.after > found.lsn:
         raise PositionOutOfRange(

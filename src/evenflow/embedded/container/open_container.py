@@ -53,10 +53,10 @@ class OpenContainer:
         self.sign = Sign(folder / SIGN)
         check_file(folder)
         with translated(self.path, SourceUnavailable):
-            self._writing = self._connected()
-            self.metadata = read_metadata(self._writing, self.path)
+            self._write_connection = self._connect()
+            self.metadata = read_metadata(self._write_connection, self.path)
             self.bell = Bell(bell_path(folder), CONTAINER_SLOT + 1)
-            (most,) = one_row(self._writing, "SELECT max(id) FROM ranges")
+            (most,) = one_row(self._write_connection, "SELECT max(id) FROM ranges")
         self.bell.grow(slot_of(most) + 1)
         self.write_queue = WriteQueue(self._transaction, self._ring)
 
@@ -68,7 +68,7 @@ class OpenContainer:
     def reading(self) -> Iterator[apsw.Connection]:
         """A connection for one short read, in its own transaction, which sees one consistent state."""
         with translated(self.path, SourceUnavailable):
-            connection = self._taken()
+            connection = self._acquire()
             try:
                 with connection:
                     yield connection
@@ -76,9 +76,9 @@ class OpenContainer:
                 connection.close(True)
                 raise
             except BaseException:
-                self._put_back(connection)
+                self._release(connection)
                 raise
-            self._put_back(connection)
+            self._release(connection)
 
     def close(self) -> None:
         with self._lock:
@@ -88,7 +88,7 @@ class OpenContainer:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close(True)
-        self._writing.close(True)
+        self._write_connection.close(True)
         self.bell.close()
 
     @contextmanager
@@ -98,7 +98,7 @@ class OpenContainer:
         if self.is_deleted:
             raise SourceUnavailable(f"The container at {self.folder} was deleted. Restore it or create it again.")
         with translated(self.path, SourceUnavailable):
-            yield WriteTransaction(self._writing, self.metadata, self.wall_us())
+            yield WriteTransaction(self._write_connection, self.metadata, self.wall_us())
 
     def _ring(self, slots: set[int]) -> None:
         if slots:
@@ -106,22 +106,22 @@ class OpenContainer:
         for slot in slots:
             self.bell.ring(slot)
 
-    def _taken(self) -> apsw.Connection:
+    def _acquire(self) -> apsw.Connection:
         with self._lock:
             if self._closed:
                 raise SourceUnavailable(f"{self.path} is closed. Open the container again.")
             if self._idle:
                 return self._idle.pop()
-        return self._connected()
+        return self._connect()
 
-    def _put_back(self, connection: apsw.Connection) -> None:
+    def _release(self, connection: apsw.Connection) -> None:
         with self._lock:
             if not self._closed and len(self._idle) < IDLE_READERS:
                 self._idle.append(connection)
                 return
         connection.close(True)
 
-    def _connected(self) -> apsw.Connection:
+    def _connect(self) -> apsw.Connection:
         connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False, sign=self.sign)
         try:
             check_format(connection, self.path)

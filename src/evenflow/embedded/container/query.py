@@ -55,12 +55,12 @@ class _QueryParser:
 
     def query(self) -> Query:
         self._cursor.expect("SELECT")
-        top = self._whole("TOP") if self._cursor.accept("TOP") else None
-        result, is_count = self._selected()
-        self._from()
+        top = self._whole_number("TOP") if self._cursor.accept("TOP") else None
+        result, is_count = self._select_clause()
+        self._from_clause()
         matches = self._expressions.condition() if self._cursor.accept("WHERE") else None
-        order = self._order()
-        offset, limit = self._paging()
+        order = self._order_by_clause()
+        offset, limit = self._offset_limit_clause()
         if self._cursor.current.kind != "end":
             self._cursor.fail()
         if top is not None and limit is not None:
@@ -79,11 +79,11 @@ class _QueryParser:
 
     # SELECT and FROM
 
-    def _selected(self) -> tuple[Value, bool]:
+    def _select_clause(self) -> tuple[Value, bool]:
         if self._cursor.accept_sign("*"):
             return whole_document, False
         if not self._cursor.accept("VALUE"):
-            return self._named(), False
+            return self._select_list(), False
         if self._cursor.at_word("COUNT") and self._cursor.peek(1).text == "(":
             self._cursor.index += 2
             if self._cursor.current.kind != "number":
@@ -110,11 +110,11 @@ class _QueryParser:
             raise Unsupported(f"The embedded container does not support {cursor.current.text}() in SELECT.")
         return self._expressions.path()
 
-    def _named(self) -> Value:
+    def _select_list(self) -> Value:
         """A list of paths, whose result is an object of their values."""
         named: dict[str, Value] = {}
         while True:
-            name = self._name_of_path()
+            name = self._last_path_step()
             value = self._selected_path()
             is_named = self._cursor.current.kind == "name" and self._cursor.current.text.upper() not in RESERVED
             if self._cursor.accept("AS") or is_named:
@@ -131,7 +131,7 @@ class _QueryParser:
 
         return found
 
-    def _name_of_path(self) -> str:
+    def _last_path_step(self) -> str:
         """The last step of the path that comes next, which names its value in the result."""
         place, last = self._cursor.index + 1, self._cursor.current.text
         while self._cursor.tokens[place].text in (".", "[") and self._cursor.tokens[place].kind == "sign":
@@ -143,8 +143,8 @@ class _QueryParser:
 
     def _find_alias(self) -> str:
         """The alias of documents, which FROM defines after SELECT uses it."""
-        words = self._words()
-        if self._has_query_inside():
+        words = self._word_positions()
+        if self._has_subquery():
             raise Unsupported("The embedded container does not support subqueries.")
         if "FROM" in words and "JOIN" in words:
             # Reported first: SELECT may use the alias of the JOIN, which would look like an unknown name.
@@ -155,7 +155,7 @@ class _QueryParser:
             raise Unsupported("The embedded container does not support queries without FROM.")
         raise bad_query("it must begin with SELECT and have a FROM")
 
-    def _has_query_inside(self) -> bool:
+    def _has_subquery(self) -> bool:
         """Whether there is a subquery. Checked first, since the first FROM may belong to it."""
         pairs = zip(self._cursor.tokens, self._cursor.tokens[1:], strict=False)
         return any(
@@ -163,7 +163,7 @@ class _QueryParser:
             for left, right in pairs
         )
 
-    def _words(self) -> dict[str, int]:
+    def _word_positions(self) -> dict[str, int]:
         """The names that are not steps of a path, in capitals, with the index of their first token."""
         found: dict[str, int] = {}
         for place, token in enumerate(self._cursor.tokens):
@@ -181,7 +181,7 @@ class _QueryParser:
             after = self._cursor.tokens[min(place + 2, len(self._cursor.tokens) - 1)]
         return after.text if after.kind == "name" and after.text.upper() not in RESERVED else name.text
 
-    def _from(self) -> None:
+    def _from_clause(self) -> None:
         self._cursor.expect("FROM")
         self._cursor.index += 1
         self._cursor.accept("AS")
@@ -192,7 +192,7 @@ class _QueryParser:
         if self._cursor.current.text in (".", "[", ",") and self._cursor.current.kind == "sign":
             raise Unsupported("The embedded container supports only FROM with one container.")
 
-    def _order(self) -> QueryOrder | None:
+    def _order_by_clause(self) -> QueryOrder | None:
         if not self._cursor.accept("ORDER"):
             return None
         self._cursor.expect("BY")
@@ -204,14 +204,14 @@ class _QueryParser:
             raise Unsupported("The embedded container does not support ORDER BY more than one path.")
         return QueryOrder(value, descending)
 
-    def _paging(self) -> tuple[int, int | None]:
+    def _offset_limit_clause(self) -> tuple[int, int | None]:
         if not self._cursor.accept("OFFSET"):
             return 0, None
-        offset = self._whole("OFFSET")
+        offset = self._whole_number("OFFSET")
         self._cursor.expect("LIMIT")
-        return offset, self._whole("LIMIT")
+        return offset, self._whole_number("LIMIT")
 
-    def _whole(self, of: str) -> int:
+    def _whole_number(self, of: str) -> int:
         token = self._cursor.advance()
         value = self._expressions.parameter(token) if token.kind == "parameter" else token.text
         if isinstance(value, bool) or not str(value).isascii() or not str(value).isdecimal() or len(str(value)) > 9:

@@ -93,7 +93,7 @@ class QueryExecution:
         self._bytes_left = max_bytes
         self._passed, self._answered = position.passed, position.answered
         if self._query.is_count:
-            return QueryPage([sum(1 for _ in self._matching())], None, self._scanned)
+            return QueryPage([sum(1 for _ in self._all_matches())], None, self._scanned)
         if self._is_done:
             return QueryPage([], None, 0)
         last = (
@@ -111,8 +111,8 @@ class QueryExecution:
     def _fill_in_key_order(self, position: QueryPosition, max_items: int) -> _Match | None:
         """Fill the page. Returns where it ended, or None if there is no more."""
         for epk, id, document in self._rows(position):
-            if self._fits(document):
-                self._take(document)
+            if self._is_match(document):
+                self._add_match(document)
             if self._is_full(max_items) or self._scanned >= SCANNED_MAX:
                 return _Match(epk, id, MISSING)
         return None
@@ -126,7 +126,7 @@ class QueryExecution:
             ends = one[:2], other[:2]
             return (-found if sorting.descending else found) or (ends[0] > ends[1]) - (ends[0] < ends[1])
 
-        hits = (_Match(epk, id, sorting.value(document)) for epk, id, document in self._matching())
+        hits = (_Match(epk, id, sorting.value(document)) for epk, id, document in self._all_matches())
         if position.id:
             behind = _Match(position.epk, position.id, position.ordered_by[0] if position.ordered_by else MISSING)
             hits = (hit for hit in hits if compare(hit, behind) > 0)
@@ -136,12 +136,12 @@ class QueryExecution:
                 stored = live(connection, hit.epk, hit.id, self._now_us)
             # The document may have been deleted since the scan.
             if stored is not None:
-                self._take(msgspec.json.decode(stored.body))
+                self._add_match(msgspec.json.decode(stored.body))
             if number == max_items or self._is_full(max_items):
                 return hit
         return None
 
-    def _take(self, document: Document) -> None:
+    def _add_match(self, document: Document) -> None:
         """Add a match to the results, unless OFFSET skips it."""
         if self._passed < self._query.offset:
             self._passed += 1
@@ -159,10 +159,10 @@ class QueryExecution:
     def _is_full(self, max_items: int) -> bool:
         return self._is_done or len(self._results) >= max_items or self._bytes_left <= 0
 
-    def _matching(self) -> Iterator[tuple[str, str, Document]]:
-        return (row for row in self._rows(QueryPosition()) if self._fits(row[2]))
+    def _all_matches(self) -> Iterator[tuple[str, str, Document]]:
+        return (row for row in self._rows(QueryPosition()) if self._is_match(row[2]))
 
-    def _fits(self, document: Document) -> bool:
+    def _is_match(self, document: Document) -> bool:
         return self._query.matches is None or self._query.matches(document) is True
 
     def _rows(self, position: QueryPosition) -> Iterator[tuple[str, str, Document]]:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def with_sign(sign: Sign, step: Callable[[WriteTransaction], T]) -> Callable[[WriteTransaction], T]:
+def with_sign(sign: Sign, operation: Callable[[WriteTransaction], T]) -> Callable[[WriteTransaction], T]:
     """The operation, with a sign that makes writers in other processes wait for its end."""
 
     def shown(transaction: WriteTransaction) -> T:
         with sign.shown():
-            return step(transaction)
+            return operation(transaction)
 
     return shown
 
@@ -37,40 +37,40 @@ def with_sign(sign: Sign, step: Callable[[WriteTransaction], T]) -> Callable[[Wr
 def split(id: str, at: str | None) -> Callable[[WriteTransaction], tuple[PartitionKeyRange, PartitionKeyRange]]:
     """An operation that splits a range, in the middle of its hashes or at the given EPK."""
 
-    def step(transaction: WriteTransaction) -> tuple[PartitionKeyRange, PartitionKeyRange]:
+    def operation(transaction: WriteTransaction) -> tuple[PartitionKeyRange, PartitionKeyRange]:
         parent = range_of(transaction.connection, id)
         (count,) = one_row(transaction.connection, "SELECT count(*) FROM ranges WHERE NOT gone")
         if count >= RANGES_MAX:
             raise Misconfigured(f"The container already has the maximum of {RANGES_MAX} ranges. Merge some first.")
         cut = middle(parent.min, parent.max) if at is None else check_cut(parent.min, parent.max, at)
-        first, second = _made(transaction, [(parent.min, cut), (cut, parent.max)], [parent])
+        first, second = _create_children(transaction, [(parent.min, cut), (cut, parent.max)], [parent])
         return first, second
 
-    return step
+    return operation
 
 
 def merge(first_id: str, second_id: str) -> Callable[[WriteTransaction], PartitionKeyRange]:
     """An operation that merges two adjacent ranges."""
 
-    def step(transaction: WriteTransaction) -> PartitionKeyRange:
+    def operation(transaction: WriteTransaction) -> PartitionKeyRange:
         pair = sorted((range_of(transaction.connection, id) for id in (first_id, second_id)), key=lambda one: one.min)
         if pair[0].max != pair[1].min:
             raise Misconfigured(f"The ranges {first_id} and {second_id} are not adjacent, so they cannot be merged.")
-        (child,) = _made(transaction, [(pair[0].min, pair[1].max)], pair)
+        (child,) = _create_children(transaction, [(pair[0].min, pair[1].max)], pair)
         return child
 
-    return step
+    return operation
 
 
-def _made(
+def _create_children(
     transaction: WriteTransaction, bounds: Sequence[tuple[str, str]], parents: Sequence[PartitionKeyRange]
 ) -> list[PartitionKeyRange]:
     ancestors = tuple(dict.fromkeys(id for parent in parents for id in (*parent.parents, parent.id)))
     (revision,) = one_row(transaction.connection, "UPDATE facts SET revision = revision + 1 RETURNING revision")
     lsn = max(parent.lsn for parent in parents)
-    children = [_child(transaction, low, high, ancestors, lsn, revision) for low, high in bounds]
+    children = [_insert_child(transaction, low, high, ancestors, lsn, revision) for low, high in bounds]
     for parent in parents:
-        _pass_on(transaction, parent, children)
+        _move_contents(transaction, parent, children)
         for child in children:
             _inherit_floors(transaction, parent, child)
         transaction.connection.execute("DELETE FROM floors WHERE range = ?", (int(parent.id),))
@@ -79,7 +79,7 @@ def _made(
     return children
 
 
-def _child(
+def _insert_child(
     transaction: WriteTransaction, low: str, high: str, ancestors: tuple[str, ...], lsn: int, revision: int
 ) -> PartitionKeyRange:
     (id,) = one_row(
@@ -90,7 +90,9 @@ def _child(
     return PartitionKeyRange(id=str(id), min=low, max=high, parents=ancestors, lsn=lsn, revision=revision)
 
 
-def _pass_on(transaction: WriteTransaction, parent: PartitionKeyRange, children: Sequence[PartitionKeyRange]) -> None:
+def _move_contents(
+    transaction: WriteTransaction, parent: PartitionKeyRange, children: Sequence[PartitionKeyRange]
+) -> None:
     values = {"parent": int(parent.id), "cut": children[0].max}
     values |= {"first": int(children[0].id), "last": int(children[-1].id)}
     for table in ("documents", "changes"):

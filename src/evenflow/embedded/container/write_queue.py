@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GROUP_STEPS = 256
+GROUP_OPERATIONS = 256
 """How many operations share a transaction at most, so that it does not keep the write lock for long."""
 
 
@@ -38,15 +38,15 @@ class WriteTransaction:
 
 
 class _QueuedWrite(Generic[T]):
-    def __init__(self, step: Callable[[WriteTransaction], T]) -> None:
-        self.step = step
+    def __init__(self, operation: Callable[[WriteTransaction], T]) -> None:
+        self.operation = operation
         self.done = False
         self.result: T | None = None
         self.error: BaseException | None = None
 
     def run(self, transaction: WriteTransaction) -> None:
         try:
-            self.result, self.error = self.step(transaction), None
+            self.result, self.error = self.operation(transaction), None
         except EvenflowError as error:
             self.error = error
 
@@ -64,8 +64,8 @@ class WriteQueue:
         self._writer_lock = Lock()
         self._waiting: list[_QueuedWrite[Any]] = []
 
-    def write(self, step: Callable[[WriteTransaction], T]) -> T:
-        task = _QueuedWrite(step)
+    def write(self, operation: Callable[[WriteTransaction], T]) -> T:
+        task = _QueuedWrite(operation)
         with self._lock:
             self._waiting.append(task)
         while not task.done:
@@ -79,7 +79,7 @@ class WriteQueue:
 
     def _write_group(self) -> None:
         with self._lock:
-            group, self._waiting = self._waiting[:GROUP_STEPS], self._waiting[GROUP_STEPS:]
+            group, self._waiting = self._waiting[:GROUP_OPERATIONS], self._waiting[GROUP_OPERATIONS:]
         for task in group:
             task.error = SourceUnavailable("The writing thread was interrupted. Check whether the write took effect.")
         try:
@@ -95,7 +95,7 @@ class WriteQueue:
                     task.run(transaction)
         except EvenflowError as error:
             for task in group:
-                task.error = _own(error)
+                task.error = _copy_of(error)
         except Exception as error:
             if len(group) == 1:
                 group[0].error = error
@@ -107,8 +107,8 @@ class WriteQueue:
             self._ring(transaction.slots_to_ring)
 
 
-def _own(error: EvenflowError) -> EvenflowError:
+def _copy_of(error: EvenflowError) -> EvenflowError:
     """A copy of the error for each writer, since every raise adds to an error's traceback."""
-    own = type(error)(str(error))
-    own.__cause__ = error
-    return own
+    copy = type(error)(str(error))
+    copy.__cause__ = error
+    return copy

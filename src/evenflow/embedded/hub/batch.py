@@ -62,7 +62,7 @@ class Batch:
         """Build the error for a send that these partitions did not confirm."""
         causes = list(errors.values())
         cause = next((error for error in causes if not isinstance(error, Transient)), causes[0])
-        kind = _kind(type(cause)) if isinstance(cause, EvenflowError) else SendFailed
+        kind = _error_type(type(cause)) if isinstance(cause, EvenflowError) else SendFailed
         failure = kind(self._message(errors, cause))
         failure.batch = self
         failure.stored = {str(partition): sent for partition, sent in self.stored.items()}
@@ -82,11 +82,11 @@ class Batch:
         )
 
 
-_kinds: dict[type[EvenflowError], type[SendFailed]] = {}
+_error_types: dict[type[EvenflowError], type[SendFailed]] = {}
 
 
-def _kind(cause: type[EvenflowError]) -> type[SendFailed]:
+def _error_type(cause: type[EvenflowError]) -> type[SendFailed]:
     """A `SendFailed` that also subclasses the cause's type, so that a caller can catch either."""
-    if cause not in _kinds:
-        _kinds[cause] = type(SendFailed.__name__, (SendFailed, cause), {"__module__": SendFailed.__module__})
-    return _kinds[cause]
+    if cause not in _error_types:
+        _error_types[cause] = type(SendFailed.__name__, (SendFailed, cause), {"__module__": SendFailed.__module__})
+    return _error_types[cause]

@@ -160,7 +160,7 @@ class Hub:
             name=metadata.name,
             path=str(self.path),
             made=metadata.made,
-            created_at=_moment(metadata.created_us),
+            created_at=_utc(metadata.created_us),
             retention_s=metadata.retention_s,
             retention_bytes=metadata.retention_bytes,
             partitions=tuple([_partition_info(opened, number) for number in range(metadata.partitions)]),
@@ -227,9 +227,9 @@ def _partition_info(opened: OpenHub, number: int) -> PartitionInfo:
         newest=state.next - 1,
         count=state.next - state.oldest,
         size_bytes=state.size_bytes,
-        newest_at=_moment(state.enqueued_us) if state.next else None,
+        newest_at=_utc(state.enqueued_us) if state.next else None,
     )
 
 
-def _moment(time_us: int) -> datetime:
+def _utc(time_us: int) -> datetime:
     return datetime.fromtimestamp(time_us / MICROSECONDS, UTC)

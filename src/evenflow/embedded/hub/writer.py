@@ -65,7 +65,7 @@ class PartitionWriter:
         self._log = log
         self._threads = threads
         self._wall_us = wall_us
-        self._ring = ring
+        self._ring_bell = ring
         self._trim = trim
         self._lock = Lock()
         self._waiting: list[_QueuedSend] = []
@@ -101,11 +101,11 @@ class PartitionWriter:
     def _drain(self) -> None:
         while group := self._next_group():
             _deliver(self._write(group))
-            self._trim_now_and_then()
+            self._trim_periodically()
 
     def _next_group(self) -> list[_QueuedSend]:
         with self._lock:
-            count = _fitting(self._waiting)
+            count = _count_that_fits(self._waiting)
             group, self._waiting = self._waiting[:count], self._waiting[count:]
             self._busy = bool(group)
             return group
@@ -116,15 +116,15 @@ class PartitionWriter:
             ranges = self._log.append(events, self._wall_us(), sends)
         except Exception as error:
             if isinstance(error, EvenflowError) and not isinstance(error, BatchForgotten):
-                return [(queued, _own(error)) for queued in group]
+                return [(queued, _copy_of(error)) for queued in group]
             if len(group) == 1:
-                return [(group[0], _unfit(error))]
+                return [(group[0], _storage_error(error))]
             # One send cannot be encoded or looked up. Write them one by one, so that the others succeed.
             return [answer for queued in group for answer in self._write([queued])]
-        self._ring()
+        self._ring_bell()
         return [(queued, Sent(self._partition, *found)) for queued, found in zip(group, ranges, strict=True)]
 
-    def _trim_now_and_then(self) -> None:
+    def _trim_periodically(self) -> None:
         now_us = self._wall_us()
         if now_us < self._trim_at_us:
             return
@@ -136,7 +136,7 @@ class PartitionWriter:
         self._trim_at_us = now_us if more else now_us + TRIM_EVERY_US
 
 
-def _fitting(waiting: list[_QueuedSend]) -> int:
+def _count_that_fits(waiting: list[_QueuedSend]) -> int:
     """How many waiting sends go into the next transaction: the first, however large, and those that still fit."""
     if len(waiting) < 2:
         return len(waiting)
@@ -169,17 +169,17 @@ def _settle(answers: list[tuple[asyncio.Future[Sent], Sent | BaseException]]) ->
             future.set_result(answer)
 
 
-def _unfit(error: Exception) -> Exception:
+def _storage_error(error: Exception) -> Exception:
     """Report an event that cannot be encoded as the sender's mistake, and any other error unchanged."""
     if not isinstance(error, (TypeError, ValueError, OverflowError, RecursionError)):
         return error
-    unfit = Misconfigured(f"Cannot store these events: {error}")
-    unfit.__cause__ = error
-    return unfit
+    misconfigured = Misconfigured(f"Cannot store these events: {error}")
+    misconfigured.__cause__ = error
+    return misconfigured
 
 
-def _own(error: EvenflowError) -> EvenflowError:
+def _copy_of(error: EvenflowError) -> EvenflowError:
     """A copy of the error for each sender, since every raise adds to an error's traceback."""
-    own = type(error)(str(error))
-    own.__cause__ = error
-    return own
+    copy = type(error)(str(error))
+    copy.__cause__ = error
+    return copy

@@ -121,7 +121,7 @@ class CosmosApp:
         self.account.close()
 
     async def _respond(self, scope: Scope, receive: Receive) -> CosmosResponse:
-        request = _without_body(scope)
+        request = _request_without_body(scope)
         if request.steps == ("health",):
             return await self._on_thread(self._health, request)
         self._access.check(request)
@@ -144,12 +144,12 @@ class CosmosApp:
             case "GET", ():
                 return self._account(request)
             case _, ("dbs", *_):
-                return self._of_databases(request)
+                return self._route_databases(request)
             case _, (kind, *_) if kind in _UNSUPPORTED:
                 raise unsupported(_UNSUPPORTED[kind])
         raise CosmosError(404, "There is no resource at this address.")
 
-    def _of_databases(self, request: CosmosRequest) -> CosmosResponse:
+    def _route_databases(self, request: CosmosRequest) -> CosmosResponse:
         match request.method, request.steps[1:]:
             case "POST", ():
                 if _is_query(request):
@@ -163,12 +163,12 @@ class CosmosApp:
                 self.account.delete_database(database)
                 return CosmosResponse(status=204)
             case _, (database, "colls", *_):
-                return self._of_containers(request, database)
+                return self._route_containers(request, database)
             case _, (_, kind, *_) if kind in _UNSUPPORTED:
                 raise unsupported(_UNSUPPORTED[kind])
         raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _of_containers(self, request: CosmosRequest, database: str) -> CosmosResponse:
+    def _route_containers(self, request: CosmosRequest, database: str) -> CosmosResponse:
         match request.method, request.steps[3:]:
             case "POST", ():
                 if _is_query(request):
@@ -188,24 +188,26 @@ class CosmosApp:
             case "PUT", (id,):
                 raise unsupported("changes of a container's settings; create another container")
             case _, (id, ("docs" | "pkranges"), *_):
-                return self._of_contents(request, self._checked_container(request, database, id))
+                return self._route_contents(request, self._checked_container(request, database, id))
             case _, (_, kind, *_) if kind in _UNSUPPORTED:
                 raise unsupported(_UNSUPPORTED[kind])
             case _, (_, "operations", *_):
                 raise unsupported("deletes of all documents with a partition key; delete them one by one")
         raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _of_contents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
+    def _route_contents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         try:
             is_of_documents = _is_about_documents(request)
-            return self._of_documents(request, container) if is_of_documents else self._of_ranges(request, container)
+            return (
+                self._route_documents(request, container) if is_of_documents else self._route_ranges(request, container)
+            )
         except (Misconfigured, Transient):
             if metadata_path(container.path).exists():
                 raise
             # The container was deleted during this request.
             raise CosmosError(404, f"The container {request.steps[3]!r} was deleted.", OWNER_MISSING) from None
 
-    def _of_documents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
+    def _route_documents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         if any(name in request.headers for name in _TRIGGERS):
             raise unsupported(_UNSUPPORTED["triggers"])
         match request.method, request.steps[5:]:
@@ -230,7 +232,7 @@ class CosmosApp:
                 raise unsupported("patches of documents; replace them")
         raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _of_ranges(self, request: CosmosRequest, container: Container) -> CosmosResponse:
+    def _route_ranges(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         match request.method, request.steps[5:]:
             case "GET", ():
                 return feeds.pkranges(container, request)
@@ -290,7 +292,7 @@ class CosmosApp:
         }
 
 
-def _without_body(scope: Scope) -> CosmosRequest:
+def _request_without_body(scope: Scope) -> CosmosRequest:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     raw = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0].strip(b"/")
     steps = tuple([unquote_to_bytes(part).decode(errors="replace") for part in raw.split(b"/")]) if raw else ()

@@ -97,18 +97,18 @@ def _range_resource(one: PartitionKeyRange, rid: str, count: int) -> dict[str, A
 
 def changes(container: Container, request: CosmosRequest) -> CosmosResponse:
     mode = _mode(request)
-    range_id, within = _place(container, request)
-    after = _after(container, request, range_id, mode)
+    range_id, within = _requested_range(container, request)
+    after = _start_after(container, request, range_id, mode)
     page = container.feed(
         range_id,
         after,
-        since=_since(request),
+        since=_modified_since(request),
         within=within,
         mode=mode,
         max_items=count_of(request, ITEMS_MAX, ITEMS),
     )
     items = _documents(container, page, mode, with_metadata=FORM_HEADER in request.headers)
-    return _paged(container, page, range_id, items)
+    return _page_response(container, page, range_id, items)
 
 
 def _documents(container: Container, page: ChangeFeedPage, mode: Mode, *, with_metadata: bool) -> list[bytes]:
@@ -120,7 +120,7 @@ def _documents(container: Container, page: ChangeFeedPage, mode: Mode, *, with_m
     return [change_json.latest(one.body or b"{}", one.lsn) for one in page.changes]
 
 
-def _paged(container: Container, page: ChangeFeedPage, range_id: str, items: list[bytes]) -> CosmosResponse:
+def _page_response(container: Container, page: ChangeFeedPage, range_id: str, items: list[bytes]) -> CosmosResponse:
     rid = container.opened().metadata.rid_text
     body = b'{"_rid":"%s","Documents":[%s],"_count":%d}' % (rid.encode(), b",".join(items), len(items))
     headers = {
@@ -141,7 +141,7 @@ def _mode(request: CosmosRequest) -> Mode:
     raise CosmosError(400, f"A-IM must be Incremental feed or Full-Fidelity Feed, not {wanted!r:.40}.")
 
 
-def _place(container: Container, request: CosmosRequest) -> tuple[str, tuple[str, str] | None]:
+def _requested_range(container: Container, request: CosmosRequest) -> tuple[str, tuple[str, str] | None]:
     """The range to read, and the part of it."""
     range_id = request.headers.get(RANGE_ID)
     low, high = request.headers.get(START_EPK), request.headers.get(END_EPK)
@@ -162,11 +162,11 @@ def _place(container: Container, request: CosmosRequest) -> tuple[str, tuple[str
     return range_id, within
 
 
-def _after(container: Container, request: CosmosRequest, range_id: str, mode: Mode) -> int | None:
+def _start_after(container: Container, request: CosmosRequest, range_id: str, mode: Mode) -> int | None:
     """The LSN to continue after. As in the service, the feed of all versions cannot start in the past."""
     text = request.headers.get("if-none-match")
     if text is None:
-        if mode == "all" and _since(request) is None:
+        if mode == "all" and _modified_since(request) is None:
             raise CosmosError(400, "The feed of all versions and deletes starts from now on, or from a continuation.")
         return None
     if text == "*":
@@ -178,7 +178,7 @@ def _after(container: Container, request: CosmosRequest, range_id: str, mode: Mo
     return int(digits)
 
 
-def _since(request: CosmosRequest) -> datetime | None:
+def _modified_since(request: CosmosRequest) -> datetime | None:
     text = request.headers.get("if-modified-since")
     if text is None:
         return None

@@ -31,7 +31,7 @@ def create(container: Container, request: CosmosRequest) -> CosmosResponse:
     document = _document(container, request)
     mode: WriteMode = "upsert" if request.flag("x-ms-documentdb-is-upsert") else "create"
     written = container.documents.put(document, mode, request.headers.get("if-match"))
-    return _wrote(request, written)
+    return _write_response(request, written)
 
 
 def read(container: Container, request: CosmosRequest) -> CosmosResponse:
@@ -47,7 +47,7 @@ def replace(container: Container, request: CosmosRequest) -> CosmosResponse:
     document = _document(container, request)
     if document.get("id") != _id(container, request):
         raise CosmosError(400, "The id in the body differs from the id in the address, and an id cannot change.")
-    return _wrote(request, container.documents.put(document, "replace", request.headers.get("if-match")))
+    return _write_response(request, container.documents.put(document, "replace", request.headers.get("if-match")))
 
 
 def delete(container: Container, request: CosmosRequest) -> CosmosResponse:
@@ -111,7 +111,7 @@ def _document(container: Container, request: CosmosRequest) -> dict[str, Any]:
     return document
 
 
-def _wrote(request: CosmosRequest, written: WriteResult) -> CosmosResponse:
+def _write_response(request: CosmosRequest, written: WriteResult) -> CosmosResponse:
     charge = charges.write(len(written.body), is_new=written.is_new)
     minimal = "return=minimal" in request.headers.get("prefer", "").lower()
     return CosmosResponse(

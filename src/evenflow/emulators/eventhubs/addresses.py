@@ -24,7 +24,7 @@ class EntityAddress(NamedTuple):
         return "/".join(parts)
 
 
-def path_of(address: str) -> Path:
+def parse_path(address: str) -> Path:
     """The path segments of an address, with or without a scheme and a host."""
     _, scheme, rest = address.partition("://")
     if scheme:
@@ -32,7 +32,7 @@ def path_of(address: str) -> Path:
     return tuple(part for part in address.split("/") if part)
 
 
-def entity_of(path: Path) -> EntityAddress | None:
+def parse_entity(path: Path) -> EntityAddress | None:
     """The entity that a path names; None if the path is not valid."""
     match [part.lower() for part in path]:
         case [_]:

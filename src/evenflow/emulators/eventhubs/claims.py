@@ -1,6 +1,6 @@
 """Authorization: shared access signatures that clients put to `$cbs`, and what they grant to a connection.
 
-Without a key, every client may do everything, and tokens are not checked.
+Without a key, every client may do everything, and tokens are not verify_token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import unquote_plus
 
 from evenflow.amqp.conditions import AUTH_FAILED, AmqpError
 from evenflow.embedded.hub.clock import wall_us
-from evenflow.emulators.eventhubs.addresses import Path, covers, path_of
+from evenflow.emulators.eventhubs.addresses import Path, covers, parse_path
 from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class Claims:
             return
         if not isinstance(token, str) or kind != SAS:
             raise AmqpError(AUTH_FAILED, "This server supports shared access signatures only, no other tokens.")
-        path, expires_s = checked(token, self._keys)
+        path, expires_s = verify_token(token, self._keys)
         if len(self._granted) >= GRANTS_MAX:
             self._granted = {granted: end for granted, end in self._granted.items() if end > now_s()}
         if len(self._granted) >= GRANTS_MAX:
             raise AmqpError(AUTH_FAILED, f"This connection holds the maximum of {GRANTS_MAX} valid tokens.")
-        if not covers(path, path_of(audience)):
+        if not covers(path, parse_path(audience)):
             raise AmqpError(AUTH_FAILED, "InvalidAudience: The token is not for the resource that it was put for.")
         self._granted[path] = expires_s
 
@@ -60,7 +60,7 @@ def now_s() -> float:
     return wall_us() / MICROSECONDS
 
 
-def checked(token: str, keys: Mapping[str, str]) -> tuple[Path, float]:
+def verify_token(token: str, keys: Mapping[str, str]) -> tuple[Path, float]:
     """Verify a token; returns the path that it grants and its expiry."""
     fields = dict(part.partition("=")[::2] for part in token.removeprefix(_PREFIX).split("&"))
     if not token.startswith(_PREFIX) or not {"sr", "sig", "se", "skn"} <= fields.keys():
@@ -76,4 +76,4 @@ def checked(token: str, keys: Mapping[str, str]) -> tuple[Path, float]:
         raise AmqpError(AUTH_FAILED, "MalformedToken: The token's expiry is not a number.") from None
     if not expires_s > now_s():
         raise AmqpError(AUTH_FAILED, "ExpiredToken: The token is expired.")
-    return path_of(unquote_plus(fields["sr"])), expires_s
+    return parse_path(unquote_plus(fields["sr"])), expires_s

@@ -38,11 +38,11 @@ THROTTLE_S = 0.05
 
 class ReceiveLink(OutgoingLink):
     def __init__(
-        self, session: Session, attach: Attach, service: EventHubsService, served: ServedHub, place: EntityAddress
+        self, session: Session, attach: Attach, service: EventHubsService, served: ServedHub, entity: EntityAddress
     ) -> None:
         super().__init__(session, attach)
-        assert place.partition is not None
-        assert place.group is not None
+        assert entity.partition is not None
+        assert entity.group is not None
         properties = attach.properties or {}
         epoch = properties.get(EPOCH)
         self.epoch: int | None = epoch if type(epoch) is int else None
@@ -54,10 +54,10 @@ class ReceiveLink(OutgoingLink):
         self._scheduled: asyncio.Handle | None = None
         self._feed: PartitionFeed | None = None
         self._opened = served.hub.opened()
-        self._number = served.partition_number(place.partition)
+        self._number = served.partition_number(entity.partition)
         self._start = start_of(attach.source_filters)
         self._filter = encoded(attach.source_filters)
-        self._key = (served.name, place.group.lower(), self._number)
+        self._key = (served.name, entity.group.lower(), self._number)
         service.receivers.admit(self._key, self)
         self._task = asyncio.get_running_loop().create_task(self._begin())
 
@@ -102,9 +102,9 @@ class ReceiveLink(OutgoingLink):
         feed = self._feed
         if feed is None or self.is_detached:
             return
-        room = min(self.sendable, TURN_EVENTS)
-        if room > 0:
-            events = feed.take(room)
+        sendable = min(self.sendable, TURN_EVENTS)
+        if sendable > 0:
+            events = feed.take(sendable)
             if self._service.faults.throttles and events:
                 events = self._throttled(feed, events)
             if events:

@@ -34,7 +34,7 @@ class ReplyLink(OutgoingLink):
         self._waiting: deque[bytes] = deque()
         self.accept()
 
-    def answer(self, message: bytes) -> None:
+    def send_reply(self, message: bytes) -> None:
         try:
             self.session.connection.reserve_bytes(len(message))
         except AmqpError as error:
@@ -61,10 +61,10 @@ class ReplyLink(OutgoingLink):
 
 
 class RequestLink(IncomingLink):
-    def __init__(self, session: Session, attach: Attach, node: str, answerer: RequestHandler) -> None:
+    def __init__(self, session: Session, attach: Attach, node: str, handler: RequestHandler) -> None:
         super().__init__(session, attach, REQUEST_BYTES_MAX)
         self._node = node
-        self._answerer = answerer
+        self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()
         self.accept()
 
@@ -76,7 +76,7 @@ class RequestLink(IncomingLink):
             return
         size = len(message)
         self.session.connection.add_pending(size)
-        task = asyncio.get_running_loop().create_task(self._answer(transfer, request))
+        task = asyncio.get_running_loop().create_task(self._handle(transfer, request))
         self._tasks.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
@@ -85,29 +85,29 @@ class RequestLink(IncomingLink):
 
         task.add_done_callback(done)
 
-    async def _answer(self, transfer: Transfer, request: AmqpRequest) -> None:
+    async def _handle(self, transfer: Transfer, request: AmqpRequest) -> None:
         try:
-            message = await self._answerer(self.session.connection, request)
+            message = await self._handler(self.session.connection, request)
         except AmqpError as error:
             message = reply(request, _STATUS.get(error.condition, 400), error.description, condition=error.condition)
         except EvenflowError as error:
             message = reply(request, 500, str(error), condition=INTERNAL)
         self.settle(transfer)
-        outlet = self._outlet(request)
-        if outlet is not None:
-            outlet.answer(message)
+        reply_link = self._reply_link(request)
+        if reply_link is not None:
+            reply_link.send_reply(message)
 
-    def _outlet(self, request: AmqpRequest) -> ReplyLink | None:
-        here = [link for link in self.session.links.values() if _fits(link, self._node)]
+    def _reply_link(self, request: AmqpRequest) -> ReplyLink | None:
+        here = [link for link in self.session.links.values() if _is_reply_link(link, self._node)]
         if request.reply_to:
-            everywhere = [link for link in self.session.connection.links() if _fits(link, self._node)]
+            everywhere = [link for link in self.session.connection.links() if _is_reply_link(link, self._node)]
             named = [link for link in everywhere if link.reply_address == request.reply_to]
             here = [link for link in here if link in named] or named or here
         found = here[-1] if here else None
         return found if isinstance(found, ReplyLink) else None
 
 
-def _fits(link: object, node: str) -> bool:
+def _is_reply_link(link: object, node: str) -> bool:
     return isinstance(link, ReplyLink) and link.node == node and not link.is_detached
 
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 class SendLink(IncomingLink):
     def __init__(
-        self, session: Session, attach: Attach, service: EventHubsService, served: ServedHub, place: EntityAddress
+        self, session: Session, attach: Attach, service: EventHubsService, served: ServedHub, entity: EntityAddress
     ) -> None:
         super().__init__(session, attach)
         self._service = service
         self._served = served
-        self._number = None if place.partition is None else served.partition_number(place.partition)
+        self._number = None if entity.partition is None else served.partition_number(entity.partition)
         self.accept()
 
     def take(self, transfer: Transfer, message: bytes) -> None:

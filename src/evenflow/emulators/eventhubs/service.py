@@ -12,7 +12,7 @@ from evenflow.amqp.conditions import ARGUMENT, INTERNAL, NOT_FOUND, NOT_IMPLEMEN
 from evenflow.amqp.performatives import SENDER
 from evenflow.amqp.sections import reply
 from evenflow.amqp.types import boolean, int_, long, map_, string, strings, timestamp
-from evenflow.emulators.eventhubs.addresses import CBS, MANAGEMENT, entity_of, path_of
+from evenflow.emulators.eventhubs.addresses import CBS, MANAGEMENT, parse_entity, parse_path
 from evenflow.emulators.eventhubs.claims import Claims, now_s
 from evenflow.emulators.eventhubs.faults import NO_FAULTS, EventHubsFaultOptions, EventHubsFaults, busy
 from evenflow.emulators.eventhubs.limits import ServerLimits
@@ -74,30 +74,30 @@ class EventHubsService:
         return self._turns[served.name]
 
     def link(self, session: Session, attach: Attach) -> AmqpLink:
-        takes = attach.role is SENDER
-        path = path_of(attach.target_address if takes else attach.source_address)
+        is_send = attach.role is SENDER
+        path = parse_path(attach.target_address if is_send else attach.source_address)
         node = path[-1].lower() if path else ""
         if node in (CBS, MANAGEMENT):
-            if not takes:
+            if not is_send:
                 return ReplyLink(session, attach, node)
             return RequestLink(session, attach, node, self._put_token if node == CBS else self._manage)
-        place = entity_of(path)
-        if place is None or (place.group is None) != takes:
+        entity = parse_entity(path)
+        if entity is None or (entity.group is None) != is_send:
             raise AmqpError(NOT_FOUND, f"The messaging entity '{'/'.join(path):.200}' could not be found.")
         self._check_claims(session.connection, path)
         if self.faults.is_busy():
             raise busy()
-        link = self._event_link(session, attach, place)
+        link = self._event_link(session, attach, entity)
         self._watch_claims(link, path)
         return link
 
-    def _event_link(self, session: Session, attach: Attach, place: EntityAddress) -> AmqpLink:
-        served = self.namespace.hub(place.hub)
+    def _event_link(self, session: Session, attach: Attach, entity: EntityAddress) -> AmqpLink:
+        served = self.namespace.hub(entity.hub)
         try:
-            if place.group is None:
-                return SendLink(session, attach, self, served, place)
-            served.check_group(place.group)
-            return ReceiveLink(session, attach, self, served, place)
+            if entity.group is None:
+                return SendLink(session, attach, self, served, entity)
+            served.check_group(entity.group)
+            return ReceiveLink(session, attach, self, served, entity)
         except EvenflowError as error:
             raise AmqpError(INTERNAL, str(error)) from error
 

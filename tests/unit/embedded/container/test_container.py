@@ -177,7 +177,7 @@ def test_a_document_expires_and_that_is_a_change(container: Container, wall: Wal
     assert kinds(container) == [("create", False), ("create", False), ("delete", True)]
 
 
-def test_a_document_that_expired_is_made_anew(container: Container, wall: Wall) -> None:
+def test_an_expired_document_can_be_created_again(container: Container, wall: Wall) -> None:
     first = container.upsert({"id": "a", "k": "x", "ttl": 5})
     wall.pass_s(6)
     second = container.insert({"id": "a", "k": "x"})
@@ -342,14 +342,14 @@ def test_writers_elsewhere_wait_for_a_split_however_long_it_takes(
 ) -> None:
     container = Container.create(tmp_path / "orders", "/customer")
     container.upsert({"id": "a", "customer": "x"})
-    began, may_end, pass_on = Event(), Event(), splits._pass_on
+    began, may_end, pass_on = Event(), Event(), splits._move_contents
 
     def slowly(*given: Any) -> None:
         began.set()
         assert may_end.wait(30)
         pass_on(*given)
 
-    monkeypatch.setattr(splits, "_pass_on", slowly)
+    monkeypatch.setattr(splits, "_move_contents", slowly)
     impatient = Container(tmp_path / "orders", busy_timeout_s=0.05)
     with ThreadPoolExecutor(2) as threads:
         split = threads.submit(container.split, "0")
@@ -366,7 +366,7 @@ def test_writers_elsewhere_wait_for_a_split_however_long_it_takes(
     container.close()
 
 
-def test_a_lock_that_nobody_explains_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_lock_without_a_sign_is_not_waited_for(tmp_path: Path) -> None:
     container = Container.create(tmp_path / "orders", "/customer")
     began, may_end = Event(), Event()
     impatient = Container(tmp_path / "orders", busy_timeout_s=0.05)
@@ -431,7 +431,7 @@ def test_many_threads_write_at_once_and_every_change_has_its_own_lsn(tmp_path: P
             else:
                 # Of those that share a transaction, one that is refused does no harm to the others.
                 with pytest.raises(DocumentMissing):
-                    container.replace({"id": str(number), "k": "nobody"})
+                    container.replace({"id": str(number), "k": "missing"})
 
         list(threads.map(write, range(600)))
         changes = container.feed("0", mode="all", max_items=1_000).changes

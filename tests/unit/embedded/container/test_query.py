@@ -94,7 +94,7 @@ def ids(container: Container, where: str, **parameters: Any) -> str:
         ("c.id = 'b' OR c.id = 'c'", "bc"),
         ("NOT (c.id = 'b')", "acde"),
         ("(c.id = 'b')", "b"),
-        ("c.id = 'nobody'", ""),
+        ("c.id = 'missing'", ""),
         ("c.n = @n", "b"),
         ("c.o = @o", "c"),
         ("c.id = @id", "d"),
@@ -192,7 +192,7 @@ def test_a_query_may_be_of_one_key_or_of_one_range(container: Container) -> None
         ("SELECT * FROM c WHERE c[c.a] = 1", "between"),
     ],
 )
-def test_what_is_more_than_it_can_do_is_told(query: str, what: str) -> None:
+def test_unsupported_features_are_named(query: str, what: str) -> None:
     with pytest.raises(Unsupported, match=what):
         read_query(query)
 
@@ -210,7 +210,7 @@ def test_what_is_more_than_it_can_do_is_told(query: str, what: str) -> None:
         "SELECT * FROM c WHERE (c.n = 1",
         "SELECT * FROM c WHERE d.n = 1",
         "SELECT d.n FROM c",
-        "SELECT * FROM c WHERE c.n = @nobody",
+        "SELECT * FROM c WHERE c.n = @missing",
         "SELECT * FROM c WHERE c.n = 'open",
         "SELECT * FROM c WHERE STARTSWITH(c.n)",
         "SELECT * FROM c WHERE c.n IN ()",
@@ -229,10 +229,10 @@ def test_what_is_more_than_it_can_do_is_told(query: str, what: str) -> None:
         "SELECT * FROM c WHERE c.n = 1 /* open",
     ],
 )
-def test_a_text_that_is_no_query_is_refused(query: str) -> None:
-    with pytest.raises(Misconfigured) as told:
+def test_an_invalid_query_is_refused(query: str) -> None:
+    with pytest.raises(Misconfigured) as raised:
         read_query(query)
-    assert not isinstance(told.value, Unsupported), told.value
+    assert not isinstance(raised.value, Unsupported), raised.value
 
 
 KNOWN = """

@@ -175,7 +175,7 @@ def test_a_commit_that_fails_leaves_a_doubt_that_the_next_send_settles(
     assert sorted(found) == [b"a", b"b", b"before", b"between"]
 
 
-def test_a_commit_for_which_the_disk_had_no_room_is_no_doubt(hub: Hub) -> None:
+def test_a_commit_that_a_full_disk_prevented_is_not_in_doubt(hub: Hub) -> None:
     Commits(writing_log(hub), is_full)
     assert set(refused(hub, b"a", partition=0).not_stored) == {"0"}
 

@@ -173,7 +173,7 @@ def test_trimming_goes_on_in_small_steps(log: PartitionLog, monkeypatch: pytest.
     assert log.state().oldest == 5
 
 
-def test_a_reader_that_retention_overtook_is_told(log: PartitionLog) -> None:
+def test_a_reader_that_retention_overtook_gets_an_error(log: PartitionLog) -> None:
     for text in "abcdef":
         append(log, text)
     log.remove_before(3)

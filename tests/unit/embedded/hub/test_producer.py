@@ -213,7 +213,7 @@ def test_several_event_loops_may_send(hub: Hub) -> None:
         assert send(hub, b"x", partition=0) == (("0", n, n),)
 
 
-def test_a_cancelled_send_disturbs_nobody(hub: Hub) -> None:
+def test_a_cancelled_send_does_not_affect_others(hub: Hub) -> None:
     async def main() -> tuple[Sent, ...]:
         cancelled = asyncio.create_task(hub.send(b"x", partition=0))
         await asyncio.sleep(0)

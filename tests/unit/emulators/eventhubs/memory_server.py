@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class StoppedLoop(asyncio.SelectorEventLoop):
-    """Its clock stands still until somebody moves it, so that no timer depends on the speed of the machine."""
+    """Its clock stands still until a test moves it, so that no timer depends on the speed of the machine."""
 
     now_s = 1_000.0
 
@@ -149,7 +149,7 @@ class MemoryServer:
         """Run until this is so. What the server waits for may be in its threads."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not look():
-            assert time.monotonic() < deadline_s, "waited in vain"
+            assert time.monotonic() < deadline_s, "the condition did not become true"
             turn(self._loop)
 
     def pass_s(self, seconds: float) -> None:

@@ -157,7 +157,7 @@ def test_a_client_whose_frames_are_too_small_is_refused(peer: MemoryClient) -> N
     ("address", "condition"),
     [
         ("nothing/ConsumerGroups/$Default/Partitions/0", "amqp:not-found"),
-        ("homes/ConsumerGroups/nobody/Partitions/0", "amqp:not-found"),
+        ("homes/ConsumerGroups/missing/Partitions/0", "amqp:not-found"),
         ("homes/ConsumerGroups/$Default/Partitions/2", "com.microsoft:argument-out-of-range"),
         ("homes/ConsumerGroups/$Default/Partitions/-1", "com.microsoft:argument-out-of-range"),
         ("homes/ConsumerGroups/$Default/Partitions/zero", "com.microsoft:argument-out-of-range"),

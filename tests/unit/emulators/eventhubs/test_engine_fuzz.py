@@ -180,7 +180,7 @@ def feed_all(namespace: Namespace, pieces: list[bytes]) -> None:
         begun = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*begun)
         connection.on_disconnected()
-        assert service.receivers._attached == {}, "whoever is gone holds no partition"
+        assert service.receivers._attached == {}, "a closed connection holds no partition"
         assert wire.size_bytes < 1 << 20
         service.threads.shutdown()
         assert problems == []

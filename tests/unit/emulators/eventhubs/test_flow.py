@@ -291,7 +291,7 @@ def test_a_sixth_receiver_without_epoch_is_one_too_many(hub: EventHub, peer: Pee
 
 
 def test_what_all_clients_have_here_together_is_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them has too much; who comes last is told. Who ends what it has begun makes room again."""
+    """No connection exceeds its own limit; the last one gets the error. A completed delivery frees memory again."""
     monkeypatch.setattr(limits, "BYTES_MAX", 1_050_000)
     peers = [Peer(hub.port) for _ in range(4)]
     try:
@@ -336,7 +336,7 @@ def test_links_and_sessions_are_counted(hub: EventHub, monkeypatch: pytest.Monke
             assert condition_of(peer.hear_of(CLOSE)[0]) == "amqp:resource-limit-exceeded"
 
 
-def test_answers_that_nobody_takes_are_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_that_the_client_does_not_read_are_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "KEPT_BYTES_MAX", 2_000)
     with Peer(hub.port) as peer:
         peer.open()
@@ -352,7 +352,7 @@ def test_answers_that_nobody_takes_are_bounded(hub: EventHub, monkeypatch: pytes
 
 @pytest.mark.parametrize("most", [0, limits.BYTES_MAX])
 def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Whatever they left behind; and where the server is full at once, whoever sends and reads only has to wait."""
+    """Also after errors. While the server is at its limit, clients only wait."""
     made: list[Counted] = []
 
     class Counted(limits.ServerLimits):
@@ -411,5 +411,5 @@ def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.Monk
 def _until(look: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 20.0
     while not look():
-        assert time.monotonic() < deadline_s, "waited in vain"
+        assert time.monotonic() < deadline_s, "the condition did not become true"
         time.sleep(0.01)

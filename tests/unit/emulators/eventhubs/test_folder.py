@@ -199,7 +199,7 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
             pass
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Misconfigured, match="Cannot write"), open_exclusively(tmp_path / "file" / "data"):
         pass
@@ -240,7 +240,7 @@ def test_a_port_that_is_taken_and_a_certificate_that_is_none(tmp_path: Path) -> 
 
 
 def test_who_comes_in_while_the_server_closes_is_sent_away() -> None:
-    """Its socket would be left to the garbage collector, which tells of it."""
+    """A leaked socket would make the garbage collector warn."""
 
     async def act(turns: int) -> None:
         server = EventHubsServer([])

@@ -11,7 +11,7 @@ import pytest
 from evenflow.amqp.conditions import AmqpError
 from evenflow.amqp.types import Described
 from evenflow.embedded.hub import Hub
-from evenflow.emulators.eventhubs.addresses import EntityAddress, covers, entity_of, path_of
+from evenflow.emulators.eventhubs.addresses import EntityAddress, covers, parse_entity, parse_path
 from evenflow.emulators.eventhubs.claims import Claims
 from evenflow.emulators.eventhubs.faults import EventHubsFaultOptions, EventHubsFaults
 from evenflow.emulators.eventhubs.receivers import ReceiverRegistry
@@ -88,11 +88,11 @@ class Receiver:
     def __init__(self, epoch: int | None) -> None:
         self.epoch = epoch
         self.receiver_name = "nil"
-        self.told = ""
+        self.condition = ""
 
     def detach(self, error: AmqpError | None = None) -> None:
         assert error is not None
-        self.told = error.condition
+        self.condition = error.condition
 
 
 def test_the_highest_epoch_reads_alone() -> None:
@@ -100,17 +100,17 @@ def test_the_highest_epoch_reads_alone() -> None:
     plain, low, same, high = Receiver(None), Receiver(1), Receiver(1), Receiver(2)
     receivers.admit("p", plain)
     receivers.admit("p", low)
-    assert plain.told == "amqp:link:stolen"
+    assert plain.condition == "amqp:link:stolen"
     receivers.leave("p", plain)
     receivers.admit("p", same)
-    assert low.told == "amqp:link:stolen"
+    assert low.condition == "amqp:link:stolen"
     receivers.leave("p", low)
     receivers.admit("p", high)
     receivers.leave("p", same)
     for late in (Receiver(1), Receiver(None)):
         with pytest.raises(AmqpError, match="amqp:link:stolen"):
             receivers.admit("p", late)
-    assert high.told == ""
+    assert high.condition == ""
     receivers.admit("other partition", Receiver(None))
     receivers.leave("p", high)
     receivers.admit("p", Receiver(0))
@@ -142,9 +142,9 @@ def test_a_refused_newcomer_leaves_no_trace() -> None:
     ],
 )
 def test_addresses(address: str, path: Any, place: EntityAddress | None) -> None:
-    assert entity_of(path_of(address)) == place
+    assert parse_entity(parse_path(address)) == place
     if path is not None:
-        assert path_of(address) == path
+        assert parse_path(address) == path
 
 
 def test_a_right_to_a_path_is_one_to_all_below_it() -> None:
@@ -160,7 +160,7 @@ def test_without_keys_everybody_may() -> None:
     assert claims.until_s(("homes",)) == math.inf
 
 
-def test_with_keys_nobody_may_before_a_token() -> None:
+def test_with_keys_a_connection_needs_a_token() -> None:
     claims = Claims({"app": "key"})
     assert claims.until_s(("homes",)) == 0
     for token, kind in [("x", "jwt"), (5, "servicebus.windows.net:sastoken")]:

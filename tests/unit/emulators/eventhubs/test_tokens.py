@@ -132,7 +132,7 @@ def test_a_token_opens_what_it_is_for_and_nothing_beside_it(peer: MemoryClient) 
         "SharedAccessSignature ",
         "SharedAccessSignature sr=a&sig=b&se=c",
         token(key="wrong"),
-        token(name="nobody"),
+        token(name="missing"),
         token(seconds=-5),
         token().replace("&se=", "&se=9"),
         token("sb://localhost/other"),
