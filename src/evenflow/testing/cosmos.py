@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from evenflow.embedded.container import Container
-    from evenflow.emulators.cosmos.account import Account
+    from evenflow.emulators.cosmos.account import CosmosAccount
 
 STOP_S = 15.0
 
@@ -48,7 +48,7 @@ class Cosmos:
         return f"AccountEndpoint={self.url};AccountKey={self.key};"
 
     @property
-    def account(self) -> Account:
+    def account(self) -> CosmosAccount:
         """The served databases and containers, to create and delete them without a client."""
         return self._app.account
 

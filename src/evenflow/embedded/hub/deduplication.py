@@ -145,8 +145,8 @@ class Deduplicator:
         if found is None and since < kept_from:
             raise BatchForgotten(
                 f"{self._path} no longer knows whether this batch is stored: it was first sent when the log ended "
-                f"before {since}, and can now be searched only from {kept_from}. Check whether its events reached their "
-                "destination; if not, send them as a new batch."
+                f"before {since}, and can now be searched only from {kept_from}. Check whether its events reached "
+                "their destination; if not, send them as a new batch."
             )
         return found
 

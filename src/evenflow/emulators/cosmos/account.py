@@ -76,7 +76,7 @@ def parse_declaration(text: str) -> ContainerDeclaration:
     return ContainerDeclaration(database, container, paths.split(","))
 
 
-class Account:
+class CosmosAccount:
     """All databases and containers in a folder. Thread-safe; containers are opened at their first use."""
 
     def __init__(self, folder: Path, wall_us: Callable[[], int], ranges: int = DEFAULT_RANGES) -> None:

@@ -15,7 +15,7 @@ from evenflow.embedded.container.clock import wall_us as system_wall_us
 from evenflow.embedded.container.metadata import metadata_path
 from evenflow.emulators.cosmos import account as accounts
 from evenflow.emulators.cosmos import feeds, items, queries
-from evenflow.emulators.cosmos.account import DEFAULT_RANGES, Account
+from evenflow.emulators.cosmos.account import DEFAULT_RANGES, CosmosAccount
 from evenflow.emulators.cosmos.authorization import EMULATOR_KEY, KeyAuthorization
 from evenflow.emulators.cosmos.faults import NO_FAULTS, CosmosFaultOptions, CosmosFaults
 from evenflow.emulators.cosmos.http import (
@@ -98,7 +98,7 @@ class CosmosApp:
         faults: CosmosFaultOptions = NO_FAULTS,
         wall_us: Callable[[], int] = system_wall_us,
     ) -> None:
-        self.account = Account(folder, wall_us, ranges)
+        self.account = CosmosAccount(folder, wall_us, ranges)
         self._access = KeyAuthorization(key, wall_us)
         self._allow_admin = allow_admin
         self._faults = CosmosFaults(faults)
@@ -197,10 +197,9 @@ class CosmosApp:
 
     def _route_contents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         try:
-            is_of_documents = _is_about_documents(request)
-            return (
-                self._route_documents(request, container) if is_of_documents else self._route_ranges(request, container)
-            )
+            if _is_about_documents(request):
+                return self._route_documents(request, container)
+            return self._route_ranges(request, container)
         except (Misconfigured, Transient):
             if metadata_path(container.path).exists():
                 raise

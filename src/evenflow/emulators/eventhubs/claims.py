@@ -25,7 +25,7 @@ GRANTS_MAX = 1_000
 _PREFIX = "SharedAccessSignature "
 
 
-class Claims:
+class ConnectionClaims:
     """The grants of one connection."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:

@@ -34,13 +34,13 @@ from evenflow.amqp.frames import (
     framed,
 )
 from evenflow.amqp.performatives import Begin, Close, Detach, Disposition, End, Open, SaslInit
-from evenflow.emulators.eventhubs.session import Session
+from evenflow.emulators.eventhubs.session import AmqpSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evenflow.amqp.performatives import Attach
-    from evenflow.emulators.eventhubs.claims import Claims
+    from evenflow.emulators.eventhubs.claims import ConnectionClaims
     from evenflow.emulators.eventhubs.limits import ServerLimits
     from evenflow.emulators.eventhubs.links import AmqpLink
 
@@ -91,23 +91,23 @@ class AmqpService(Protocol):
     name: str
     limits: ServerLimits
 
-    def claims(self) -> Claims:
+    def claims(self) -> ConnectionClaims:
         """Empty claims for a new connection."""
 
-    def link(self, session: Session, attach: Attach) -> AmqpLink:
+    def link(self, session: AmqpSession, attach: Attach) -> AmqpLink:
         """Create a link, which responds to the attach itself. Raises `AmqpError` to refuse it."""
 
     def accepts_connections(self) -> bool:
         """Whether the connection limit allows another connection."""
 
 
-class Connection:
-    def __init__(self, wire: ByteTransport, service: AmqpService, on_closed: Callable[[Connection], None]) -> None:
+class AmqpConnection:
+    def __init__(self, wire: ByteTransport, service: AmqpService, on_closed: Callable[[AmqpConnection], None]) -> None:
         self.service = service
         self.claims = service.claims()
         self.frame_bytes_max = FRAME_BYTES_LEAST
         """The largest frame that the client accepts."""
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, AmqpSession] = {}
         self.is_open = False
         self.can_write = True
         """Whether the client takes what is written; those who have much to performatives wait until it does."""
@@ -252,10 +252,10 @@ class Connection:
         if channel in self.sessions:
             raise AmqpError(NOT_ALLOWED, f"Channel {channel} already has a session.")
         self._limits.check_session()
-        self.sessions[channel] = Session(self, channel, request)
+        self.sessions[channel] = AmqpSession(self, channel, request)
         self._limits.sessions += 1
 
-    def end_session(self, session: Session, error: AmqpError | None = None) -> None:
+    def end_session(self, session: AmqpSession, error: AmqpError | None = None) -> None:
         """End a session for the client, or for an error. After an error, a late end from the client is ignored."""
         if self.sessions.get(session.channel) is session:
             if error is None:

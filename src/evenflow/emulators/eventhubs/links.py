@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from evenflow.amqp.performatives import Attach, AttachSummary, Flow, Transfer
-    from evenflow.emulators.eventhubs.session import Session
+    from evenflow.emulators.eventhubs.session import AmqpSession
 
 MESSAGE_BYTES_MAX = 1_048_576
 """The service's limit for the payload of a message."""
@@ -24,7 +24,7 @@ CREDIT = 300
 
 
 class AmqpLink:
-    def __init__(self, session: Session, attach: Attach) -> None:
+    def __init__(self, session: AmqpSession, attach: Attach) -> None:
         self.session = session
         self._attach: AttachSummary | None = attach.summary
         """Kept until the response to the attach."""
@@ -73,7 +73,7 @@ class AmqpLink:
 class IncomingLink(AmqpLink):
     """Receives deliveries, and assembles those of several frames."""
 
-    def __init__(self, session: Session, attach: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+    def __init__(self, session: AmqpSession, attach: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         super().__init__(session, attach)
         self._bytes_max = message_bytes_max
         self._delivery_count = attach.initial_delivery_count or 0
@@ -176,7 +176,7 @@ class IncomingLink(AmqpLink):
 class OutgoingLink(AmqpLink):
     """Sends settled messages while there is credit."""
 
-    def __init__(self, session: Session, attach: Attach) -> None:
+    def __init__(self, session: AmqpSession, attach: Attach) -> None:
         super().__init__(session, attach)
         self.credit = 0
         self.draining = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from evenflow.emulators.eventhubs.connection import OPEN_TIMEOUT_S, Connection
+from evenflow.emulators.eventhubs.connection import OPEN_TIMEOUT_S, AmqpConnection
 from evenflow.emulators.eventhubs.limits import write_bytes_high
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ class ClientSocket(asyncio.Protocol):
         self._transport.close()
 
 
-def new_connection(wire: SocketTransport, service: EventHubsService) -> Connection:
-    connection = Connection(wire, service, service.connections.discard)
+def new_connection(wire: SocketTransport, service: EventHubsService) -> AmqpConnection:
+    connection = AmqpConnection(wire, service, service.connections.discard)
     service.connections.add(connection)
     return connection
 

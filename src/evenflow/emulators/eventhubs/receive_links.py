@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evenflow.emulators.eventhubs.addresses import EntityAddress
     from evenflow.emulators.eventhubs.namespace import ServedHub
     from evenflow.emulators.eventhubs.service import EventHubsService
-    from evenflow.emulators.eventhubs.session import Session
+    from evenflow.emulators.eventhubs.session import AmqpSession
 
 EPOCH = "com.microsoft:epoch"
 RECEIVER_NAME = "com.microsoft:receiver-name"
@@ -36,9 +36,9 @@ TURN_EVENTS = 512
 THROTTLE_S = 0.05
 
 
-class ReceiveLink(OutgoingLink):
+class HubReceiveLink(OutgoingLink):
     def __init__(
-        self, session: Session, attach: Attach, service: EventHubsService, served: ServedHub, entity: EntityAddress
+        self, session: AmqpSession, attach: Attach, service: EventHubsService, served: ServedHub, entity: EntityAddress
     ) -> None:
         super().__init__(session, attach)
         assert entity.partition is not None

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from evenflow.amqp.performatives import Attach, Flow, Transfer
-    from evenflow.emulators.eventhubs.connection import Connection
-    from evenflow.emulators.eventhubs.session import Session
+    from evenflow.emulators.eventhubs.connection import AmqpConnection
+    from evenflow.emulators.eventhubs.session import AmqpSession
 
-    RequestHandler: TypeAlias = Callable[[Connection, AmqpRequest], Awaitable[bytes]]
+    RequestHandler: TypeAlias = Callable[[AmqpConnection, AmqpRequest], Awaitable[bytes]]
 
 REQUEST_BYTES_MAX = 65_536
 
 
 class ReplyLink(OutgoingLink):
-    def __init__(self, session: Session, attach: Attach, node: str) -> None:
+    def __init__(self, session: AmqpSession, attach: Attach, node: str) -> None:
         super().__init__(session, attach)
         self.node = node
         self.reply_address = attach.target_address
@@ -61,7 +61,7 @@ class ReplyLink(OutgoingLink):
 
 
 class RequestLink(IncomingLink):
-    def __init__(self, session: Session, attach: Attach, node: str, handler: RequestHandler) -> None:
+    def __init__(self, session: AmqpSession, attach: Attach, node: str, handler: RequestHandler) -> None:
         super().__init__(session, attach, REQUEST_BYTES_MAX)
         self._node = node
         self._handler = handler

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from evenflow.emulators.eventhubs.addresses import EntityAddress
     from evenflow.emulators.eventhubs.namespace import ServedHub
     from evenflow.emulators.eventhubs.service import EventHubsService
-    from evenflow.emulators.eventhubs.session import Session
+    from evenflow.emulators.eventhubs.session import AmqpSession
 
 
-class SendLink(IncomingLink):
+class HubSendLink(IncomingLink):
     def __init__(
-        self, session: Session, attach: Attach, service: EventHubsService, served: ServedHub, entity: EntityAddress
+        self, session: AmqpSession, attach: Attach, service: EventHubsService, served: ServedHub, entity: EntityAddress
     ) -> None:
         super().__init__(session, attach)
         self._service = service

@@ -13,13 +13,13 @@ from evenflow.amqp.performatives import SENDER
 from evenflow.amqp.sections import reply
 from evenflow.amqp.types import boolean, int_, long, map_, string, strings, timestamp
 from evenflow.emulators.eventhubs.addresses import CBS, MANAGEMENT, parse_entity, parse_path
-from evenflow.emulators.eventhubs.claims import Claims, now_s
+from evenflow.emulators.eventhubs.claims import ConnectionClaims, now_s
 from evenflow.emulators.eventhubs.faults import NO_FAULTS, EventHubsFaultOptions, EventHubsFaults, busy
 from evenflow.emulators.eventhubs.limits import ServerLimits
-from evenflow.emulators.eventhubs.receive_links import ReceiveLink
+from evenflow.emulators.eventhubs.receive_links import HubReceiveLink
 from evenflow.emulators.eventhubs.receivers import ReceiverRegistry
 from evenflow.emulators.eventhubs.request_links import ReplyLink, RequestLink
-from evenflow.emulators.eventhubs.send_links import SendLink
+from evenflow.emulators.eventhubs.send_links import HubSendLink
 from evenflow.errors import EvenflowError
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from evenflow.amqp.sections import AmqpRequest
     from evenflow.embedded.hub.log_state import LogState
     from evenflow.emulators.eventhubs.addresses import EntityAddress, Path
-    from evenflow.emulators.eventhubs.connection import Connection
+    from evenflow.emulators.eventhubs.connection import AmqpConnection
     from evenflow.emulators.eventhubs.links import AmqpLink
     from evenflow.emulators.eventhubs.listener import ClientSocket
     from evenflow.emulators.eventhubs.namespace import Namespace, ServedHub
-    from evenflow.emulators.eventhubs.session import Session
+    from evenflow.emulators.eventhubs.session import AmqpSession
 
 READING_THREADS = 4
 CONNECTIONS_MAX = 5_000
@@ -58,12 +58,12 @@ class EventHubsService:
         self.limits = ServerLimits()
         self.threads = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="evenflow-amqp-read")
         self.sockets: set[ClientSocket] = set()
-        self.connections: set[Connection] = set()
+        self.connections: set[AmqpConnection] = set()
         self._keys = keys or {}
         self._turns: Counter[str] = Counter()
 
-    def claims(self) -> Claims:
-        return Claims(self._keys)
+    def claims(self) -> ConnectionClaims:
+        return ConnectionClaims(self._keys)
 
     def accepts_connections(self) -> bool:
         return len(self.connections) <= CONNECTIONS_MAX
@@ -73,7 +73,7 @@ class EventHubsService:
         self._turns[served.name] += 1
         return self._turns[served.name]
 
-    def link(self, session: Session, attach: Attach) -> AmqpLink:
+    def link(self, session: AmqpSession, attach: Attach) -> AmqpLink:
         is_send = attach.role is SENDER
         path = parse_path(attach.target_address if is_send else attach.source_address)
         node = path[-1].lower() if path else ""
@@ -91,13 +91,13 @@ class EventHubsService:
         self._watch_claims(link, path)
         return link
 
-    def _event_link(self, session: Session, attach: Attach, entity: EntityAddress) -> AmqpLink:
+    def _event_link(self, session: AmqpSession, attach: Attach, entity: EntityAddress) -> AmqpLink:
         served = self.namespace.hub(entity.hub)
         try:
             if entity.group is None:
-                return SendLink(session, attach, self, served, entity)
+                return HubSendLink(session, attach, self, served, entity)
             served.check_group(entity.group)
-            return ReceiveLink(session, attach, self, served, entity)
+            return HubReceiveLink(session, attach, self, served, entity)
         except EvenflowError as error:
             raise AmqpError(INTERNAL, str(error)) from error
 
@@ -110,20 +110,20 @@ class EventHubsService:
             wait_s = min(until_s - now_s() + 0.1, CLAIMS_RECHECK_S)
             link.timer = asyncio.get_running_loop().call_later(wait_s, self._watch_claims, link, path)
 
-    def _check_claims(self, connection: Connection, *paths: Path) -> None:
+    def _check_claims(self, connection: AmqpConnection, *paths: Path) -> None:
         if not connection.claims.until_s(*paths):
             raise AmqpError(
                 UNAUTHORIZED, f"Unauthorized access to '{'/'.join(paths[0]):.200}'. Put a token that grants it first."
             )
 
-    async def _put_token(self, connection: Connection, request: AmqpRequest) -> bytes:
+    async def _put_token(self, connection: AmqpConnection, request: AmqpRequest) -> bytes:
         properties = request.properties
         if properties.get("operation") != "put-token":
             raise AmqpError(NOT_IMPLEMENTED, f"There is no operation {properties.get('operation')!r:.60} here.")
         connection.claims.put(request.value, properties.get("type"), str(properties.get("name") or ""))
         return reply(request, 202, "Accepted")
 
-    async def _manage(self, connection: Connection, request: AmqpRequest) -> bytes:
+    async def _manage(self, connection: AmqpConnection, request: AmqpRequest) -> bytes:
         properties = request.properties
         if properties.get("operation") != "READ":
             raise AmqpError(NOT_IMPLEMENTED, f"There is no operation {properties.get('operation')!r:.60} here.")

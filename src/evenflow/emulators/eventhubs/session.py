@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from evenflow.amqp.performatives import AttachSummary, Begin
-    from evenflow.emulators.eventhubs.connection import Connection
+    from evenflow.emulators.eventhubs.connection import AmqpConnection
     from evenflow.emulators.eventhubs.links import AmqpLink
 
 INCOMING_WINDOW = 5_000
@@ -32,8 +32,8 @@ ADDRESS_MAX = 8_192
 HALF = 1 << 31
 
 
-class Session:
-    def __init__(self, connection: Connection, channel: int, begin: Begin) -> None:
+class AmqpSession:
+    def __init__(self, connection: AmqpConnection, channel: int, begin: Begin) -> None:
         self.connection = connection
         self.channel = channel
         self.links: dict[int, AmqpLink] = {}

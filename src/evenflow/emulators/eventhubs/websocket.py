@@ -11,7 +11,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from evenflow.emulators.eventhubs.connection import Connection
+from evenflow.emulators.eventhubs.connection import AmqpConnection
 
 if TYPE_CHECKING:
     from evenflow.emulators.eventhubs.listener import SocketTransport
@@ -30,7 +30,7 @@ class WebSocketHandler:
         self._protocol = ServerProtocol(
             subprotocols=[SUBPROTOCOL], select_subprotocol=_chosen, max_size=MESSAGE_BYTES_MAX
         )
-        self._connection = Connection(self, service, service.connections.discard)
+        self._connection = AmqpConnection(self, service, service.connections.discard)
         service.connections.add(self._connection)
         self.buffered_bytes = socket.buffered_bytes
         self.pause_reading = socket.pause_reading

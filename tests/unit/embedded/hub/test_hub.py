@@ -291,7 +291,7 @@ def test_a_full_disk_is_storage_full_and_nothing_is_half_written(tmp_path: Path)
         _, log = hub.opened()._writers[0]
         connection = log._opened()
         connection.execute(f"PRAGMA max_page_count={connection.pragma('page_count')}")
-        with pytest.raises(StorageFull, match="The disk of .* is full"):
+        with pytest.raises(StorageFull, match=r"The disk of .* is full"):
             send(hub, [bytes(100_000)] * 3)
         connection.execute("PRAGMA max_page_count=100000")
         assert asyncio.run(hub.send(b"b", partition=0))[0].first == 1

@@ -28,7 +28,7 @@ from evenflow.amqp.performatives import (
 from evenflow.amqp.sections import data
 from evenflow.amqp.types import NULL, described, list_, string, symbol, uint
 from evenflow.embedded.hub import Hub
-from evenflow.emulators.eventhubs.connection import Connection
+from evenflow.emulators.eventhubs.connection import AmqpConnection
 from evenflow.emulators.eventhubs.namespace import Namespace, ServedHub
 from evenflow.emulators.eventhubs.service import EventHubsService
 
@@ -173,7 +173,7 @@ def feed_all(namespace: Namespace, pieces: list[bytes]) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
         service = EventHubsService(namespace)
         wire = Nowhere()
-        connection = Connection(wire, service, service.connections.discard)
+        connection = AmqpConnection(wire, service, service.connections.discard)
         for piece in pieces:
             connection.feed(piece)
             await asyncio.sleep(0)

@@ -367,14 +367,14 @@ def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.Monk
             if name == "held_bytes":
                 self.__dict__["most_bytes"] = max(self.most_bytes, value)
 
-    paused: list[connection.Connection] = []
-    pause_writing = connection.Connection.pause_writing
+    paused: list[connection.AmqpConnection] = []
+    pause_writing = connection.AmqpConnection.pause_writing
 
-    def pause(one: connection.Connection) -> None:
+    def pause(one: connection.AmqpConnection) -> None:
         pause_writing(one)
         paused.append(one)
 
-    monkeypatch.setattr(connection.Connection, "pause_writing", pause)
+    monkeypatch.setattr(connection.AmqpConnection, "pause_writing", pause)
     monkeypatch.setattr("evenflow.emulators.eventhubs.service.ServerLimits", Counted)
     monkeypatch.setattr(limits, "BYTES_MAX", most)
     with event_hub(1) as hub:

@@ -12,7 +12,7 @@ from evenflow.amqp.conditions import AmqpError
 from evenflow.amqp.types import Described
 from evenflow.embedded.hub import Hub
 from evenflow.emulators.eventhubs.addresses import EntityAddress, covers, parse_entity, parse_path
-from evenflow.emulators.eventhubs.claims import Claims
+from evenflow.emulators.eventhubs.claims import ConnectionClaims
 from evenflow.emulators.eventhubs.faults import EventHubsFaultOptions, EventHubsFaults
 from evenflow.emulators.eventhubs.receivers import ReceiverRegistry
 from evenflow.emulators.eventhubs.selector import StartPosition, after, parse, start_of
@@ -155,13 +155,13 @@ def test_a_right_to_a_path_is_one_to_all_below_it() -> None:
 
 
 def test_without_keys_everybody_may() -> None:
-    claims = Claims({})
+    claims = ConnectionClaims({})
     claims.put("anything", "jwt", "sb://host/homes")
     assert claims.until_s(("homes",)) == math.inf
 
 
 def test_with_keys_a_connection_needs_a_token() -> None:
-    claims = Claims({"app": "key"})
+    claims = ConnectionClaims({"app": "key"})
     assert claims.until_s(("homes",)) == 0
     for token, kind in [("x", "jwt"), (5, "servicebus.windows.net:sastoken")]:
         with pytest.raises(AmqpError, match="auth-failed"):
