@@ -156,7 +156,7 @@ def test_a_connection_that_is_cut_is_made_again_without_a_word(served: EventHub)
 
 def test_a_link_that_falls_silent_is_found_out(served: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection stands, but nothing comes over it any more: a look at the partition tells."""
-    monkeypatch.setattr(eventhubs_reader, "IDLE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(eventhubs_reader, "SILENCE_S", 0.5)
     monkeypatch.setattr(eventhubs_reader, "OWED_S", 0.5)
     monkeypatch.setattr(eventhubs_client, "WAIT_S", 0.2)
 
@@ -226,7 +226,7 @@ def test_what_has_come_is_not_given_once_the_link_was_taken(served: EventHub) ->
 
 
 def test_a_reader_never_goes_on_in_another_hub_of_the_same_name() -> None:
-    """Nor does it performatives that its position is not there, where the other hub has fewer events."""
+    """Nor does it say that its position is not there, where the other hub has fewer events."""
     counts = {"0": 0, "1": 1, "2": 4}
 
     async def main() -> None:

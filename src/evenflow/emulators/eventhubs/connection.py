@@ -110,7 +110,7 @@ class AmqpConnection:
         self.sessions: dict[int, AmqpSession] = {}
         self.is_open = False
         self.can_write = True
-        """Whether the client takes what is written; those who have much to performatives wait until it does."""
+        """Whether the transport accepts more output. Links with much to send wait while it does not."""
         self._wire = wire
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
