@@ -65,9 +65,9 @@ def counted() -> dict[str, float]:
 async def _both() -> dict[str, float]:
     store = CountingStore()
     with cosmos(ranges=RANGES) as server:
-        server.account.make_database("shop")
+        server.account.create_database("shop")
         for name, key in (("orders", "/customer"), ("leases", "/id")):
-            server.account.make_container("shop", {"id": name, "partitionKey": {"paths": [key]}})
+            server.account.create_container("shop", {"id": name, "partitionKey": {"paths": [key]}})
         where = f"127.0.0.1:{server.port}/shop"
         stores = [from_url(f"cosmos-leases://{where}/leases") for _ in range(HOSTS)]
         try:

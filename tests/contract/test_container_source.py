@@ -79,7 +79,7 @@ class ContainerWorld(SourceWorld):
     def key_in(self, partition: str) -> str:
         """A key that belongs there."""
         (there,) = (one for one in self.writer.ranges() if one.id == partition)
-        keys = self.writer.opened().facts.keys
+        keys = self.writer.opened().metadata.keys
         names = (f"key-{number}" for number in self.numbers)
         return next(name for name in names if there.min <= keys.epk([name]) < there.max)
 

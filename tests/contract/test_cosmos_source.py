@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from evenflow.embedded.container.wall import wall_us
+from evenflow.embedded.container.clock import wall_us
 from evenflow.model import MICROSECONDS
 from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.testing.source.contract import SourceContract, SourceWorld
@@ -86,12 +86,12 @@ class CosmosWorld(SourceWorld):
     def __init__(self, server: Cosmos, mode: str) -> None:
         self.server, self.mode = server, mode
         self.database = f"contract{next(_numbers)}"
-        server.account.make_database(self.database)
+        server.account.create_database(self.database)
         self.make()
         self.source = self.opened()
 
     def make(self) -> None:
-        self.server.account.make_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/place"]}})
+        self.server.account.create_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/place"]}})
 
     def opened(self) -> CosmosSource:
         url = f"cosmos://127.0.0.1:{self.server.port}/{self.database}/orders"
@@ -110,7 +110,7 @@ class CosmosWorld(SourceWorld):
     def key_in(self, partition: str) -> str:
         """A key that belongs there."""
         (there,) = (one for one in self.inside.ranges() if one.id == partition)
-        keys = self.inside.opened().facts.keys
+        keys = self.inside.opened().metadata.keys
         names = (f"key-{number}" for number in _numbers)
         return next(name for name in names if there.min <= keys.epk([name]) < there.max)
 

@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evenflow.amqp import types
-from evenflow.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, Inbox, framed
+from evenflow.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, FrameBuffer, framed
 from evenflow.amqp.performatives import ATTACH, BEGIN, FLOW, OPEN, SASL_INIT, SOURCE, TARGET, TRANSFER
 from evenflow.amqp.types import NULL, Described, decode, described, list_, string, symbol, uint, ushort
 
@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self._inbox = Inbox()
+        self._inbox = FrameBuffer()
 
     def __enter__(self) -> Self:
         return self

@@ -52,14 +52,14 @@ class Orders:
     def __init__(self, server: Cosmos) -> None:
         self.server = server
         self.database = f"scene{next(_names)}"
-        server.account.make_database(self.database)
+        server.account.create_database(self.database)
         self.make()
 
     def make(self) -> None:
-        self.server.account.make_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/k"]}})
+        self.server.account.create_container(self.database, {"id": "orders", "partitionKey": {"paths": ["/k"]}})
 
     def make_leases(self) -> None:
-        self.server.account.make_container(self.database, {"id": "leases", "partitionKey": {"paths": ["/id"]}})
+        self.server.account.create_container(self.database, {"id": "leases", "partitionKey": {"paths": ["/id"]}})
 
     def delete(self) -> None:
         self.server.account.delete_container(self.database, "orders")

@@ -11,9 +11,9 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenflow.amqp.frames import HEARTBEAT, Inbox
-from evenflow.emulators.eventhubs.connection import Connection
-from evenflow.emulators.eventhubs.dialect import EventHubs
+from evenflow.amqp.frames import HEARTBEAT, FrameBuffer
+from evenflow.emulators.eventhubs.connection import AmqpConnection
+from evenflow.emulators.eventhubs.service import EventHubsService
 from evenflow.testing import event_hub
 from tests.integration.programs import EVENFLOW, PATIENCE_S
 
@@ -77,28 +77,28 @@ def heartbeats_every_second(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[E
     """A server that asks its clients for a heartbeat every second. How long it waits for one is as always, so that a
     client on a busy machine is not too late."""
     heard = Heard([], [], [])
-    is_welcome, write = EventHubs.is_welcome, Connection._write
+    accepts_connections, write = EventHubsService.accepts_connections, AmqpConnection._write
 
-    class CountingInbox(Inbox):
+    class CountingFrameBuffer(FrameBuffer):
         def frame(self) -> Frame | None:
             found = super().frame()
             if found is not None and not found.body:
                 heard.heartbeats.append(self)
             return found
 
-    def count_connection(dialect: EventHubs) -> bool:
-        heard.connections.append(dialect)
-        return is_welcome(dialect)
+    def count_connection(service: EventHubsService) -> bool:
+        heard.connections.append(service)
+        return accepts_connections(service)
 
-    def count_written(connection: Connection, data: bytes) -> None:
+    def count_written(connection: AmqpConnection, data: bytes) -> None:
         if data == HEARTBEAT:
             heard.said.append(connection)
         write(connection, data)
 
     monkeypatch.setattr("evenflow.emulators.eventhubs.connection.IDLE_MS", 1_000)
-    monkeypatch.setattr("evenflow.emulators.eventhubs.connection.Inbox", CountingInbox)
-    monkeypatch.setattr(EventHubs, "is_welcome", count_connection)
-    monkeypatch.setattr(Connection, "_write", count_written)
+    monkeypatch.setattr("evenflow.emulators.eventhubs.connection.FrameBuffer", CountingFrameBuffer)
+    monkeypatch.setattr(EventHubsService, "accepts_connections", count_connection)
+    monkeypatch.setattr(AmqpConnection, "_write", count_written)
     with event_hub(1) as hub:
         yield hub, heard
 

@@ -199,9 +199,9 @@ class CosmosFeedScene(FeedScene):
 
     def _make(self, ranges: int) -> None:
         server = self._ends.enter_context(cosmos(ranges=ranges))
-        server.account.make_database("shop")
+        server.account.create_database("shop")
         for name in ("orders", "leases"):
-            server.account.make_container("shop", {"id": name, "partitionKey": {"paths": ["/id"]}})
+            server.account.create_container("shop", {"id": name, "partitionKey": {"paths": ["/id"]}})
         where = f"127.0.0.1:{server.port}/shop"
         self.group = Group(f"127.0.0.1:{server.port}", "shop/orders", "mails")
         self.url, self.leases_url = f"cosmos://{where}/orders?poll_s=0.1", f"cosmos-leases://{where}/leases"

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow import Manual
 from evenflow.changefeed import ChangeContext, ChangeFeedProcessor
-from evenflow.embedded.container.wall import wall_us
+from evenflow.embedded.container.clock import wall_us
 from evenflow.errors import HubReplaced, Misconfigured, PartitionHalted
 from evenflow.model import MICROSECONDS
 from evenflow.signals import Paused, Spent, Trouble
@@ -265,7 +265,7 @@ def test_containers_of_the_official_client_are_monitored_and_hold_leases(orders:
 
 
 def test_two_of_one_name_on_different_containers_do_not_meet_in_their_lease_container(orders: Orders) -> None:
-    orders.server.account.make_container(orders.database, {"id": "returns", "partitionKey": {"paths": ["/k"]}})
+    orders.server.account.create_container(orders.database, {"id": "returns", "partitionKey": {"paths": ["/k"]}})
     orders.server.container(orders.database, "returns").upsert_many([{"id": "r", "k": "r", "n": 100}])
     orders.write(1, 2, 3)
     seen = {name: Changes() for name in ("orders", "returns")}
@@ -373,12 +373,12 @@ def test_a_lease_container_that_is_deleted_is_named_and_hosts_go_on_when_it_is_m
             account.delete_container(database, "leases")
             told = f"no container 'leases' in the database '{database}' (store cosmos-leases:"
             await until(lambda: any(told in one and "Make it again, partitioned by /id" in one for one in troubles))
-            account.make_container(database, {**leases, "partitionKey": {"paths": ["/customer"]}})
+            account.create_container(database, {**leases, "partitionKey": {"paths": ["/customer"]}})
             await until(lambda: any("partitioned by /customer" in one for one in troubles))
             account.delete_container(database, "leases")
             orders.write(*range(20, 30))
             await until(lambda: not mails.owned)
-            account.make_container(database, leases)
+            account.create_container(database, leases)
             await until(lambda: len(mails.owned) == 2)
             orders.write(*range(30, 40))
             await until(lambda: len({change["n"] for change in seen}) == 40)

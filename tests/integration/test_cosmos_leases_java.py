@@ -52,9 +52,9 @@ class Scene:
         self.written = 0
         self.ours: dict[str, list[str]] = {}
         self.javas: list[JavaHost] = []
-        server.account.make_database("shop")
+        server.account.create_database("shop")
         for name, key in (("orders", "/customer"), ("leases", "/id")):
-            server.account.make_container("shop", {"id": name, "partitionKey": {"paths": [key]}})
+            server.account.create_container("shop", {"id": name, "partitionKey": {"paths": [key]}})
 
     # --- documents
     @property

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import HubReplaced, Manual, Misconfigured, Position
-from evenflow.embedded.container.wall import wall_us
-from evenflow.emulators.cosmos.faults import FaultOptions, Faults
+from evenflow.embedded.container.clock import wall_us
+from evenflow.emulators.cosmos.faults import CosmosFaultOptions, CosmosFaults
 from evenflow.errors import EvenflowError
 from evenflow.model import MICROSECONDS
 from evenflow.ports import Vanishing
@@ -169,9 +169,11 @@ def test_what_is_asked_of_a_range_that_is_gone_or_with_a_position_of_another_one
 
 # --- trouble on purpose
 @pytest.mark.parametrize(
-    "faults", [FaultOptions(throttle=400.0), FaultOptions(busy=0.2, gone=0.2, delay_s=0.01)], ids=["429", "503 and 410"]
+    "faults",
+    [CosmosFaultOptions(throttle=400.0), CosmosFaultOptions(busy=0.2, gone=0.2, delay_s=0.01)],
+    ids=["429", "503 and 410"],
 )
-def test_the_service_may_say_that_it_cannot_now(faults: FaultOptions) -> None:
+def test_the_service_may_say_that_it_cannot_now(faults: CosmosFaultOptions) -> None:
     """The request is made again when the service says, by the same owner, and nobody has to be told."""
 
     async def main(orders: Orders) -> None:
@@ -303,7 +305,7 @@ def test_where_a_group_begins(orders: Orders) -> None:
 
 def test_what_the_client_looks_up_by_itself_is_counted(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
     charged: list[float] = []
-    monkeypatch.setattr(Faults, "spent", lambda self, charge: charged.append(charge))
+    monkeypatch.setattr(CosmosFaults, "spent", lambda self, charge: charged.append(charge))
     orders.write(*range(10))
     charged.clear()
 

@@ -14,7 +14,7 @@ from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from evenflow import Manual, Misconfigured, Processor
 from evenflow.drivers.cosmos.positions import place_of
-from evenflow.emulators.cosmos.faults import FaultOptions
+from evenflow.emulators.cosmos.faults import CosmosFaultOptions
 from evenflow.model import Group
 from evenflow.operate.inspect.ownership import PartitionContext
 from evenflow.operate.inspect.survey import survey
@@ -185,7 +185,7 @@ def test_a_given_client_keeps_its_own_patience(orders: Orders) -> None:
             assert sorted(await run.caught_up()) == list(range(100))
             assert run.told(Trouble) == []
 
-    with cosmos(ranges=2, faults=FaultOptions(throttle=200.0)) as server:
+    with cosmos(ranges=2, faults=CosmosFaultOptions(throttle=200.0)) as server:
         slow = Orders(server)
         slow.write(*range(100))
         asyncio.run(main(slow))

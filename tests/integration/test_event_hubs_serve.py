@@ -93,7 +93,7 @@ def test_a_folder_has_one_server_until_that_is_killed(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         done = evenflow("hub", "serve", "data", "--port", "0", folder=tmp_path)
         assert done.returncode == 1
-        assert f"served already, by process {served.process.pid}" in " ".join(done.stderr.split())
+        assert f"already served by process {served.process.pid}" in " ".join(done.stderr.split())
         served.process.kill()
         served.process.wait()
         with serving(tmp_path) as again:

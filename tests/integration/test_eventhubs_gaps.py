@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow import Event, Every, PositionGone, Processor
-from evenflow.emulators.eventhubs.giving import EventOutlet
+from evenflow.emulators.eventhubs.receive_links import HubReceiveLink
 from evenflow.signals import Gone
 from evenflow.sources.eventhubs.source import EventHubsSource
 from evenflow.stores.memory import MemoryStore
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from evenflow.embedded.hub.records import StoredEvent
-    from evenflow.emulators.eventhubs.feed import Feed
+    from evenflow.emulators.eventhubs.partition_feed import PartitionFeed
     from evenflow.testing import EventHub
 
 GROUP = "alerts"
@@ -92,13 +92,13 @@ def test_a_reader_that_retention_overtakes_is_told_what_it_lost(served: EventHub
 
 def test_a_gap_in_what_is_kept_is_no_loss(served: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a hub that is compacted: here the server leaves most events out, but never the last."""
-    write = EventOutlet._write
+    write = HubReceiveLink._write
 
-    def write_some(outlet: EventOutlet, feed: Feed, events: list[StoredEvent]) -> None:
+    def write_some(outlet: HubReceiveLink, feed: PartitionFeed, events: list[StoredEvent]) -> None:
         if kept := [one for one in events if one.sequence % 7 == 0]:
             write(outlet, feed, kept)
 
-    monkeypatch.setattr(EventOutlet, "_write", write_some)
+    monkeypatch.setattr(HubReceiveLink, "_write", write_some)
 
     async def main() -> None:
         await fill(served)

@@ -13,7 +13,7 @@ from evenflow.amqp import sections as parts
 from evenflow.amqp import types
 from evenflow.amqp.performatives import DISPOSITION, FLOW
 from evenflow.amqp.types import described
-from evenflow.embedded.hub.records import Wire, WireEvent
+from evenflow.embedded.hub.records import WireEvent, WireSections
 from evenflow.sources.eventhubs.source import EventHubsSource
 from evenflow.testing import event_hub
 from tests.integration.amqp_peer import Peer
@@ -115,7 +115,7 @@ def test_bodies_and_messages_of_many_frames_are_read_as_well(served: EventHub) -
 def test_an_event_that_nobody_can_decode_is_named_and_not_passed_over(served: EventHub) -> None:
     async def main() -> None:
         await served.hub.send([Event(b"one")], partition="0")
-        broken = WireEvent(b"", wire=Wire(tail=b"\x00\x53\x77\xc1\x02\x01\x40"))
+        broken = WireEvent(b"", wire=WireSections(tail=b"\x00\x53\x77\xc1\x02\x01\x40"))
         await served.hub.send([broken], partition="0")
         await served.hub.send([Event(b"three")], partition="0")
         source = EventHubsSource(connection_string=served.connection_string)

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from evenflow.embedded.container import Container
-from evenflow.embedded.container.documents import SYSTEM
-from evenflow.embedded.container.envelopes import every
+from evenflow.embedded.container.change_json import all_versions
+from evenflow.embedded.container.documents import SYSTEM_PROPERTIES
 from evenflow.sources.postgresql.reader import TableReader
 from tests.integration.table_scene import (
     PATIENCE_S,
@@ -48,10 +48,10 @@ def test_all_versions_are_told_as_the_embedded_container_tells_them(tmp_path: Pa
         container.delete("a", "a")
         container.insert({"id": "a", "n": 3})
         page = container.feed("0", mode="all", max_items=100)
-        wanted = [msgspec.json.decode(every(change, ("/id",))) for change in page.changes]
+        wanted = [msgspec.json.decode(all_versions(change, ("/id",))) for change in page.changes]
     for change in wanted:
         for image in (change["current"], change.get("previous", {})):
-            for name in SYSTEM:
+            for name in SYSTEM_PROPERTIES:
                 image.pop(name, None)
 
     async def main() -> None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from azure.cosmos import CosmosClient
 
-from evenflow.emulators.cosmos.access import EMULATOR_KEY
 from evenflow.emulators.cosmos.app import THREADS
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY
 from evenflow.testing.cosmos import Cosmos, cosmos
 from tests.leaks import shared as shared_by_tests
 from tests.servers.processes import LOOPBACK, PATIENCE_S, Folder, Program, Server, answers, free_port

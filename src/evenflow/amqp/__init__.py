@@ -1,1 +1,1 @@
-"""AMQP 1.0, and Event Hubs' dialect of it over the embedded hub: official clients of Event Hubs talk to a local one."""
+"""AMQP 1.0: encoding and decoding of types, frames, performatives and messages."""

@@ -1,4 +1,4 @@
-"""What is said when something is wrong: a condition that clients know, as the service has them, and a sentence."""
+"""AMQP errors: the condition symbols that the service uses and clients understand, each with a description."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT = "com.microsoft:timeout"
 
 
 class AmqpError(Exception):
-    """Told to the client. What it ends, a link, a session or the connection, is decided where it is caught."""
+    """An error to send to the client. The code that catches it decides whether a link, session or connection ends."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(f"{condition}: {description}")
@@ -36,7 +36,7 @@ class AmqpError(Exception):
 
 
 class DecodeError(AmqpError):
-    """Bytes that are not what the standard says. It ends the connection that they came by."""
+    """The received bytes violate the standard. This ends the connection."""
 
     def __init__(self, description: str) -> None:
         super().__init__(DECODE, description)

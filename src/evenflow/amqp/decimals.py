@@ -1,11 +1,11 @@
-"""AMQP's decimals: IEEE 754's of 4, 8 and 16 bytes, with the digits as one binary number."""
+"""Decodes AMQP's decimals: IEEE 754 decimals of 4, 8 and 16 bytes with the digits as one binary integer."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 from typing import NamedTuple
 
-INFINITE, NO_NUMBER = 0b11110, 0b11111
+INFINITE, NOT_A_NUMBER = 0b11110, 0b11111
 
 
 class _Form(NamedTuple):
@@ -22,15 +22,15 @@ def decimal_of(found: bytes) -> Decimal:
     sign = number >> (bits - 1)
     kind = number >> (bits - 6) & 0b11111
     if kind >= INFINITE:
-        return Decimal("NaN" if kind == NO_NUMBER else "-Infinity" if sign else "Infinity")
+        return Decimal("NaN" if kind == NOT_A_NUMBER else "-Infinity" if sign else "Infinity")
     below = bits - 1 - form.exponent_bits
     if kind >> 3 == 0b11:
-        # Two more bits before the exponent say that the digits begin with 100.
+        # Two more bits before the exponent mean that the digits begin with binary 100.
         below -= 2
         digits = 0b100 << below | number & (1 << below) - 1
     else:
         digits = number & (1 << below) - 1
     if digits >= 10**form.digits:
-        digits = 0  # as the standard has it for what is none
+        digits = 0  # the standard defines a non-canonical coefficient as zero
     exponent = (number >> below & (1 << form.exponent_bits) - 1) - form.bias
     return Decimal((sign, tuple(map(int, str(digits))), exponent))

@@ -1,4 +1,4 @@
-"""Frames: how bytes that come in pieces become whole frames, and how a performative becomes a frame."""
+"""Frames: assembles received bytes into frames, and wraps performatives in frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from evenflow.amqp.conditions import FRAMING, AmqpError
 
 HEADER_BYTES = 8
-"""A protocol header and a frame's header are both this long."""
+"""The size of a protocol header and of a frame header."""
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -17,9 +17,9 @@ AMQP_FRAME = 0
 SASL_FRAME = 1
 
 FRAME_BYTES_MAX = 65_536
-"""What we take, as the service does, and what we send to those who take more."""
+"""The largest frame to receive, as in the service, and to send."""
 FRAME_BYTES_LEAST = 512
-"""What everybody has to take."""
+"""The frame size that every peer must accept."""
 
 HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
@@ -30,27 +30,27 @@ class Frame(NamedTuple):
     kind: int
     channel: int
     body: bytes
-    """Empty in a heartbeat."""
+    """Empty for a heartbeat."""
 
 
 def framed(channel: int, body: bytes, kind: int = AMQP_FRAME) -> bytes:
     return _HEAD.pack(len(body) + HEADER_BYTES, 2, kind, channel) + body
 
 
-class Inbox:
-    """Bytes as they arrive. It keeps no more than one frame's and what came with it."""
+class FrameBuffer:
+    """Collects received bytes and returns frames. It holds at most one frame plus the last received chunk."""
 
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
         self._pieces = bytearray()
-        """What came since, in one piece: pieces of a few bytes would each take many."""
+        """The bytes received since, in one array: a list of small chunks would need much more memory."""
         self._short = 0
-        """How many bytes are missing at least before there is anything to take."""
+        """The minimum number of bytes missing until the next header or frame is complete."""
 
     def feed(self, data: bytes) -> None:
         if self._pieces or self._at < len(self._data):
-            # Joined only when they are enough: a frame that comes byte by byte must not be copied for every byte.
+            # Join only when complete, so that a frame that arrives byte by byte is not copied for every byte.
             self._short -= len(data)
             if self._short > 0:
                 self._pieces += data
@@ -71,15 +71,15 @@ class Inbox:
         return found
 
     def frame(self) -> Frame | None:
-        """The next whole frame. What is larger than agreed is refused before it has arrived."""
+        """The next complete frame. A frame larger than agreed is rejected by its header."""
         at = self._at
         if not self._has(at + HEADER_BYTES):
             return None
         size, offset, kind, channel = _HEAD.unpack_from(self._data, at)
         if not HEADER_BYTES <= size <= FRAME_BYTES_MAX:
-            raise AmqpError(FRAMING, f"A frame has {size} bytes; agreed are {HEADER_BYTES} to {FRAME_BYTES_MAX}.")
+            raise AmqpError(FRAMING, f"A frame has {size} bytes; it must have {HEADER_BYTES} to {FRAME_BYTES_MAX}.")
         if not 2 <= offset <= size // 4:
-            raise AmqpError(FRAMING, f"A frame of {size} bytes says that it begins at {offset * 4}.")
+            raise AmqpError(FRAMING, f"A frame of {size} bytes has an invalid data offset of {offset * 4}.")
         if not self._has(at + size):
             return None
         self._at = at + size

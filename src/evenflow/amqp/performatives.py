@@ -1,6 +1,6 @@
-"""What the two sides say to each other: the performatives of a connection, its sessions and its links.
+"""The performatives of connections, sessions and links: parsing and encoding.
 
-All of their fields are written, to the last null: there are clients that count them.
+Encoding writes all fields, including trailing nulls, because some clients count them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ ACCEPTED, REJECTED = 0x24, 0x25
 SOURCE, TARGET = 0x28, 0x29
 
 SENDER, RECEIVER = False, True
-"""The two roles of a link's ends."""
+"""The role of a link's end."""
 SETTLED_MODE = 1
-"""A sender that settles before it sends: there is nothing to answer."""
+"""The sender settles each delivery before it sends it, so the receiver does not respond."""
 
 UINT_MAX = 0xFFFFFFFF
 
@@ -69,8 +69,8 @@ class Begin(NamedTuple):
     properties: dict[Any, Any] | None
 
 
-class Asked(NamedTuple):
-    """What has to be known of an attach to answer it. The whole may be large, and is not kept."""
+class AttachSummary(NamedTuple):
+    """The part of an attach that its response needs. The whole attach may be large and is not kept."""
 
     name: str
     handle: int
@@ -96,8 +96,8 @@ class Attach(NamedTuple):
     properties: dict[Any, Any] | None
 
     @property
-    def brief(self) -> Asked:
-        return Asked(self.name, self.handle, self.role, self.source_address, self.target_address)
+    def summary(self) -> AttachSummary:
+        return AttachSummary(self.name, self.handle, self.role, self.source_address, self.target_address)
 
     @property
     def source_address(self) -> str:
@@ -174,8 +174,8 @@ class SaslInit(NamedTuple):
     hostname: str | None
 
 
-# What each field may be: s text, u a number of 32 bits, U one of 64, b a truth, x bytes, m a map, d a described value,
-# * anything; with an exclamation mark it must be there.
+# The type of each field: s string, u 32-bit number, U 64-bit number, b boolean, x binary, m map, d described value,
+# * any. An exclamation mark makes the field mandatory.
 _FIELDS: dict[int, tuple[Callable[..., Any], str]] = {
     OPEN: (Open, "s!s u u u * * * * m"),
     BEGIN: (Begin, "u u!u!u!u * * m"),
@@ -202,46 +202,45 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class _Shape(NamedTuple):
+class _PerformativeLayout(NamedTuple):
     make: Callable[..., Any]
     checks: tuple[tuple[Callable[[Any], bool], bool], ...]
-    """For each field: whether a value fits, and whether there has to be one."""
+    """For each field: the check of its type, and whether it is mandatory."""
 
 
-def _shape(make: Callable[..., Any], fields: str) -> _Shape:
-    dead_letters, marks = fields[::2], fields[1::2].ljust(len(fields[::2]))
-    return _Shape(
-        make, tuple((_FITS[dead_letter], mark == "!") for dead_letter, mark in zip(dead_letters, marks, strict=True))
-    )
+def _layout(make: Callable[..., Any], fields: str) -> _PerformativeLayout:
+    codes, flags = fields[::2], fields[1::2].ljust(len(fields[::2]))
+    return _PerformativeLayout(make, tuple((_FITS[code], flag == "!") for code, flag in zip(codes, flags, strict=True)))
 
 
-_SHAPES = {code: _shape(*found) for code, found in _FIELDS.items()}
+_LAYOUTS = {code: _layout(*found) for code, found in _FIELDS.items()}
 
 
-_SYMBOLS = {f"amqp:{found.make.__name__.lower()}:list": code for code, found in _SHAPES.items() if code < SASL_INIT} | {
-    "amqp:sasl-init:list": SASL_INIT
-}
-"""Performatives may be named in place of numbered."""
+_SYMBOLS = {
+    f"amqp:{found.make.__name__.lower()}:list": code for code, found in _LAYOUTS.items() if code < SASL_INIT
+} | {"amqp:sasl-init:list": SASL_INIT}
+"""A descriptor may be a symbol instead of a number."""
 
 
 def parse(body: bytes) -> tuple[Any, bytes]:
-    """A frame's performative, and the payload after it."""
+    """Parse a frame's performative; returns it and the payload after it."""
     value, at = decode(body)
     if type(value) is not Described or type(value.value) is not list:
         raise DecodeError("A frame does not begin with a performative.")
     code = _SYMBOLS.get(value.descriptor) if isinstance(value.descriptor, str) else value.descriptor
-    shape = _SHAPES.get(code) if type(code) is int else None
-    if shape is None:
+    layout = _LAYOUTS.get(code) if type(code) is int else None
+    if layout is None:
         raise AmqpError(NOT_IMPLEMENTED, f"There is no performative {value.descriptor!r:.60}.")
     fields = value.value
-    missing = len(shape.checks) - len(fields)
+    missing = len(layout.checks) - len(fields)
     if missing < 0:
-        raise DecodeError(f"{shape.make.__name__} has {-missing} fields too many.")
+        raise DecodeError(f"{layout.make.__name__} has {-missing} extra fields.")
     fields += [None] * missing
-    for place, (field, (fits, required)) in enumerate(zip(fields, shape.checks, strict=True)):
+    for place, (field, (fits, required)) in enumerate(zip(fields, layout.checks, strict=True)):
         if required if field is None else not fits(field):
-            raise AmqpError(INVALID_FIELD, f"Field {place + 1} of {shape.make.__name__.lower()} does not fit.")
-    return shape.make(*fields), body[at:]
+            name = layout.make.__name__.lower()
+            raise AmqpError(INVALID_FIELD, f"Field {place + 1} of {name} is missing or has the wrong type.")
+    return layout.make(*fields), body[at:]
 
 
 def _field(described_list: Described | None, place: int) -> Any:
@@ -254,7 +253,7 @@ def _address(terminus: Described | None) -> str:
     return found if isinstance(found, str) else ""
 
 
-# Ours
+# Encoding
 
 
 def _performative(code: int, fields: Iterable[bytes]) -> bytes:
@@ -272,7 +271,7 @@ def begin(remote_channel: int, *, next_id: int, incoming_window: int, outgoing_w
 
 
 def attach(
-    asked: Asked | Attach,
+    attach_request: AttachSummary | Attach,
     *,
     source: bytes,
     target: bytes,
@@ -281,11 +280,11 @@ def attach(
     offered: Sequence[str] = (),
     properties: bytes = NULL,
 ) -> bytes:
-    """The answer to an attach: the other role, and the same name and handle."""
-    role = not asked.role
+    """The response to an attach: the same name and handle, the opposite role."""
+    role = not attach_request.role
     fields = [
-        string(asked.name),
-        uint(asked.handle),
+        string(attach_request.name),
+        uint(attach_request.handle),
         boolean(role),
         ubyte(sender_mode),
         ubyte(0),
@@ -322,7 +321,7 @@ def flow(
     credit: int | None = None,
     drain: bool = False,
 ) -> bytes:
-    """About a session, or about one of its links as well."""
+    """The flow state of a session and, with a handle, of one of its links."""
     session = (next_incoming_id, incoming_window, next_outgoing_id, outgoing_window)
     link = (handle, delivery_count, credit, None)
     numbers = [NULL if number is None else uint(number) for number in (*session, *link)]
@@ -330,7 +329,7 @@ def flow(
 
 
 def disposition(first: int, last: int, state: bytes) -> bytes:
-    """These deliveries are settled, as a receiver says it."""
+    """Settle deliveries as their receiver."""
     return _performative(DISPOSITION, [TRUE, uint(first), uint(last), TRUE, state, FALSE])
 
 
@@ -370,18 +369,18 @@ def sasl_outcome(code: int) -> bytes:
     return _performative(SASL_OUTCOME, [ubyte(code), NULL])
 
 
-# A transfer is written for every event: frame and performative in one go, with every number at its full width.
+# A transfer is written for every event, so its frame and performative are packed at once with fixed-width numbers.
 _TRANSFER = struct.Struct(">IBBH 6s BI BI 3s BI B B 5s")
 TRANSFER_BYTES = _TRANSFER.size
 _TRANSFER_HEAD = bytes((0x00, 0x53, TRANSFER, 0xC0, TRANSFER_BYTES - HEADER_BYTES - 5, len(Transfer._fields)))
-# Deliveries that are settled need no tag of their own, and clients that collect tags collect a single one.
+# Settled deliveries need no unique tag. With a constant tag, clients that collect tags keep a single one.
 _TRANSFER_TAG = b"\xa0\x01\x00"
 _TRANSFER_TAIL = NULL + NULL + FALSE + FALSE + FALSE
 _TRUE, _FALSE = TRUE[0], FALSE[0]
 
 
 def transfer_head(channel: int, handle: int, delivery_id: int, payload_bytes: int, *, more: bool = False) -> bytes:
-    """Everything of a settled transfer's frame that comes before so many bytes of payload."""
+    """The frame header and performative of a settled transfer with this many bytes of payload."""
     return _TRANSFER.pack(
         TRANSFER_BYTES + payload_bytes,
         2,

@@ -1,4 +1,4 @@
-"""A message is sections one after the other. Here they are found, by their sizes, without looking into them."""
+"""The sections of a message. They are located by their sizes, without decoding them."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _SYMBOLS = {
     "amqp:amqp-value:*": VALUE,
     "amqp:footer:map": FOOTER,
 }
-"""Sections may be named in place of numbered. No client of Event Hubs does so, nor would understand it."""
+"""A descriptor may be a symbol instead of a number. No client of Event Hubs uses or understands that."""
 
 _MAPS = frozenset((DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES, FOOTER))
 _LISTS = frozenset((HEADER, PROPERTIES, SEQUENCE))
 _MAY_BE_NULL = frozenset((HEADER, PROPERTIES)) | _MAPS
-"""A null is as good as one that is not there."""
+"""A null in place of these sections means that they are missing."""
 _NULL = NULL[0]
 
 
 ID_BYTES_MAX = 1_024
-"""It comes back with the answer, which may have to wait."""
+"""The id is returned with the response, which may have to wait in memory."""
 
 
 class Section(NamedTuple):
     code: int
     begin: int
     value: int
-    """Where its value begins."""
+    """The offset of its value."""
     end: int
 
 
 def sections(message: bytes) -> Iterator[Section]:
-    """The sections of a message, in the order in which they have to come."""
+    """The sections of a message. Raises `DecodeError` if they are not in the required order."""
     at, size, before = 0, len(message), 0
     while at < size:
         section = section_at(message, at)
@@ -62,40 +62,40 @@ def sections(message: bytes) -> Iterator[Section]:
 def section_at(message: bytes, at: int) -> Section:
     begin = at
     if len(message) - at < 4 or message[at] != 0:
-        raise DecodeError("There is no section where one should begin.")
+        raise DecodeError("Expected the start of a section.")
     if message[at + 1] == _SMALL_ULONG:
         code, at = message[at + 2], at + 3
     else:
         code, at = decode(message, at + 1)
         code = _SYMBOLS.get(code, 0) if isinstance(code, str) else code
     if type(code) is not int or not HEADER <= code <= FOOTER:
-        raise DecodeError(f"{decode(message, begin + 1)[0]!r:.60} is no section of a message.")
+        raise DecodeError(f"{decode(message, begin + 1)[0]!r:.60} is not a section of a message.")
     return Section(code, begin, at, end_of(message, at))
 
 
 def is_head(section: Section) -> bool:
-    """Whether it comes before the body."""
+    """Whether the section comes before the body."""
     return section.code <= _LAST_OF_HEAD
 
 
 def value_of(message: bytes, section: Section) -> Any:
-    """What a section says, which has to be of the kind that it is meant to be."""
+    """Decode a section's value. Raises `DecodeError` if its type does not fit the section."""
     found, end = decode(message, section.value)
     if end != section.end:
-        raise DecodeError("A section is not as long as it says.")
+        raise DecodeError("A section's length is wrong.")
     if found is None and section.code in _MAY_BE_NULL:
         return {} if section.code in _MAPS else []
     if section.code in _MAPS and type(found) is not dict:
-        raise DecodeError("A section that is a map is none.")
+        raise DecodeError("A section that must be a map is not.")
     if section.code in _LISTS and type(found) is not list:
-        raise DecodeError("A section that is a list is none.")
+        raise DecodeError("A section that must be a list is not.")
     if section.code == DATA and type(found) is not bytes:
         raise DecodeError("A data section has no bytes.")
     return found
 
 
-def in_short(message: bytes, section: Section) -> bytes:
-    """A section as everybody understands it: numbered, in the shortest way, and left out where it is a null."""
+def normalized(message: bytes, section: Section) -> bytes:
+    """A section with a short numeric descriptor, which all clients understand; empty if its value is null."""
     if message[section.value] == _NULL and section.code in _MAY_BE_NULL:
         return b""
     if message[section.begin + 1] == _SMALL_ULONG:
@@ -103,18 +103,18 @@ def in_short(message: bytes, section: Section) -> bytes:
     return bytes((0x00, _SMALL_ULONG, section.code)) + message[section.value : section.end]
 
 
-class Request(NamedTuple):
-    """A message that asks for something, as `$cbs` and `$management` get them."""
+class AmqpRequest(NamedTuple):
+    """A request message to `$cbs` or `$management`."""
 
     message_id: Any
     message_id_bytes: bytes
-    """As it came: the answer has it as its correlation id, whatever its type."""
+    """The encoded id, which the response returns as its correlation id, whatever its type."""
     reply_to: str
     properties: Mapping[Any, Any]
     value: Any
 
 
-def request_of(message: bytes) -> Request:
+def request_of(message: bytes) -> AmqpRequest:
     message_id, message_id_bytes, reply_to = None, NULL, ""
     properties: dict[Any, Any] = {}
     value = None
@@ -130,7 +130,7 @@ def request_of(message: bytes) -> Request:
             properties = value_of(message, section)
         elif section.code in (DATA, VALUE):
             value = value_of(message, section)
-    return Request(message_id, message_id_bytes, reply_to, properties, value)
+    return AmqpRequest(message_id, message_id_bytes, reply_to, properties, value)
 
 
 def _first_item(message: bytes, section: Section) -> bytes:
@@ -138,10 +138,10 @@ def _first_item(message: bytes, section: Section) -> bytes:
     return message[begin : end_of(message, begin)]
 
 
-def reply(request: Request, status: int, description: str, value: bytes = NULL, condition: str = "") -> bytes:
-    """An answer to a request, with a status as HTTP has them."""
+def reply(request: AmqpRequest, status: int, description: str, value: bytes = NULL, condition: str = "") -> bytes:
+    """The response to a request, with an HTTP status code."""
     facts = [(string("status-code"), int_(status)), (string("status-description"), string(description))]
-    # The Python client of today looks for the description of an error under another name than the service gives it.
+    # The current Python client reads an error's description under a different name than the service's.
     facts += [(string("statusDescription"), string(description))] if condition else []
     facts += [(string("error-condition"), symbol(condition))] if condition else []
     properties = [NULL] * 5 + [request.message_id_bytes] + [NULL] * 7

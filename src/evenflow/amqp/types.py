@@ -1,7 +1,6 @@
-"""AMQP's types as bytes, and back. Whatever the bytes are, decoding gives a value or a `DecodeError`.
+"""Encodes and decodes AMQP's types. Decoding arbitrary bytes gives a value or raises `DecodeError`.
 
-Nothing is made larger than the bytes that it came from, and nesting is bounded: what a client says about a size or a
-count is believed only after a look at how much is there.
+Sizes and counts in the data are checked against the available bytes before anything is allocated. Nesting is bounded.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     Decoder: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
 
 DEPTH_MAX = 32
-"""How deep values may be nested; no client goes beyond five."""
+"""How deep values may be nested; no known client exceeds five."""
 EMPTY_ITEMS_MAX = 4_096
-"""How many elements an array of values without bytes (null, true, zero) may have: nothing else bounds them."""
+"""How many elements an array of zero-width values (null, true, zero) may have, since no bytes bound their number."""
 
 NULL = b"\x40"
 TRUE = b"\x41"
@@ -44,7 +43,7 @@ _SIZE_COUNT = struct.Struct(">II")
 
 
 class Symbol(str):
-    """A name out of a list of names, in ASCII."""
+    """An AMQP symbol: an ASCII name from a fixed vocabulary."""
 
     __slots__ = ()
 
@@ -56,7 +55,7 @@ class Timestamp(int):
 
 
 class Described(NamedTuple):
-    """A value with what it means: a number that the standard gives, or a symbol."""
+    """A value with a descriptor: a number or a symbol that defines its meaning."""
 
     descriptor: Any
     value: Any
@@ -125,19 +124,19 @@ def _sized(code: int, value: bytes) -> bytes:
 
 
 def list_(items: Iterable[bytes]) -> bytes:
-    """Of encoded items."""
+    """A list of encoded items."""
     found = list(items)
     return _compound(0xC0, len(found), b"".join(found))
 
 
 def map_(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Of encoded keys and values."""
+    """A map of encoded keys and values."""
     found = [part for pair in pairs for part in pair]
     return _compound(0xC1, len(found), b"".join(found))
 
 
 def map_of(count: int, entries: bytes) -> bytes:
-    """Of keys and values that are one run of bytes already, so many in all."""
+    """A map of keys and values that are already concatenated; `count` is their total number."""
     return _compound(0xC1, count, entries)
 
 
@@ -149,7 +148,7 @@ def _compound(code: int, count: int, inside: bytes) -> bytes:
 
 
 def array(code: int, items: Iterable[bytes]) -> bytes:
-    """Of items that are encoded without their code."""
+    """An array of items encoded without their type code."""
     found = list(items)
     inside = bytes((code,)) + b"".join(found)
     return b"\xf0" + _SIZE_COUNT.pack(len(inside) + 4, len(found)) + inside
@@ -170,7 +169,7 @@ def described(descriptor: int, value: bytes) -> bytes:
 
 
 def plain(value: Any) -> bytes:
-    """A plain value of Python as the type that is nearest to it; what is none goes as its text."""
+    """Encode a Python value as the closest AMQP type; other objects become their text."""
     encode = _PLAIN.get(type(value))
     return encode(value) if encode is not None else _uncommon(value)
 
@@ -213,7 +212,7 @@ _PLAIN: dict[type, Callable[[Any], bytes]] = {
 
 
 def decode(data: bytes, at: int = 0) -> tuple[Any, int]:
-    """The value that begins here, and where it ends."""
+    """Decode the value at this offset; returns it and the offset of its end."""
     try:
         return _DECODERS[data[at]](data, at + 1, 0)
     except IndexError:
@@ -221,13 +220,13 @@ def decode(data: bytes, at: int = 0) -> tuple[Any, int]:
     except struct.error:
         raise DecodeError("A number ends before it is complete.") from None
     except UnicodeDecodeError:
-        raise DecodeError("A text is not written in UTF-8.") from None
+        raise DecodeError("A string is not valid UTF-8.") from None
     except TypeError:
-        raise DecodeError("A map has a key that cannot be one.") from None
+        raise DecodeError("A map has a key of an unsupported type.") from None
 
 
 def end_of(data: bytes, at: int) -> int:
-    """Where the value ends that begins here, by its size alone: what is inside is not looked at."""
+    """The offset of the end of the value at this offset, from its size alone."""
     try:
         while data[at] == 0:
             at = _end_of_simple(data, at + 1)
@@ -248,15 +247,15 @@ def _end_of_simple(data: bytes, at: int) -> int:
     if width == -4:
         size: int = _UINT.unpack_from(data, at + 1)[0]
         return at + 5 + size
-    raise DecodeError(f"0x{data[at]:02x} begins no value.")
+    raise DecodeError(f"0x{data[at]:02x} is not a type code.")
 
 
 _WIDTHS = (-2, -2, -2, -2, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
-"""By the upper half of a code: how many bytes follow it; -1 and -4: so wide is the size that says it; -2: none."""
+"""By the upper half of a type code: how many bytes follow. -1 and -4: the width of a size field; -2: invalid code."""
 
 
 def _unknown(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    raise DecodeError(f"0x{data[at - 1]:02x} begins no value.")
+    raise DecodeError(f"0x{data[at - 1]:02x} is not a type code.")
 
 
 def _constant(value: Any) -> Decoder:
@@ -293,7 +292,7 @@ def _raw(size: int, kind: Callable[[bytes], Any]) -> Decoder:
 def _character(found: bytes) -> str:
     number = _UINT.unpack(found)[0]
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-        raise DecodeError("A character is none of Unicode's.")
+        raise DecodeError("A character is not a Unicode code point.")
     return chr(number)
 
 
@@ -320,7 +319,7 @@ def _cut(data: bytes, at: int, size: int) -> bytes:
     return data[at:end]
 
 
-def _same(found: bytes) -> bytes:
+def _as_bytes(found: bytes) -> bytes:
     return found
 
 
@@ -329,16 +328,16 @@ def _text(found: bytes) -> str:
 
 
 def _name(found: bytes) -> Symbol:
-    # The standard says ASCII; what is more is not worth a broken connection.
+    # The standard requires ASCII. Accept other bytes rather than break the connection.
     return Symbol(found.decode("latin-1"))
 
 
 def _list(wide: bool, kind: Callable[[list[Any]], Any]) -> Decoder:
     def decode_items(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         at, end, count = _extent(data, at, wide=wide)
-        _go_down(depth)
+        _check_depth(depth)
         if count > end - at:
-            raise DecodeError("A list says that it has more items than it has bytes.")
+            raise DecodeError("A list claims more items than it has bytes.")
         items = []
         for _ in range(count):
             item, at = _DECODERS[data[at]](data, at + 1, depth + 1)
@@ -350,7 +349,7 @@ def _list(wide: bool, kind: Callable[[list[Any]], Any]) -> Decoder:
 
 
 def _extent(data: bytes, at: int, *, wide: bool) -> tuple[int, int, int]:
-    """Where its inside begins and ends, and how many items that has."""
+    """The start and end of a compound's items, and their number."""
     if wide:
         size, count = _SIZE_COUNT.unpack_from(data, at)
         begin, end = at + 8, at + 4 + size
@@ -362,14 +361,14 @@ def _extent(data: bytes, at: int, *, wide: bool) -> tuple[int, int, int]:
     return begin, end, count
 
 
-def _go_down(depth: int) -> None:
+def _check_depth(depth: int) -> None:
     if depth >= DEPTH_MAX:
         raise DecodeError(f"Values are nested more than {DEPTH_MAX} deep.")
 
 
 def _check_end(at: int, end: int) -> None:
     if at != end:
-        raise DecodeError("A list or map is not as long as it says.")
+        raise DecodeError("The length of a list or map is wrong.")
 
 
 def _items(found: list[Any]) -> list[Any]:
@@ -385,7 +384,7 @@ def _pairs(found: list[Any]) -> dict[Any, Any]:
 def _array(wide: bool) -> Decoder:
     def decode_array(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         at, end, count = _extent(data, at, wide=wide)
-        _go_down(depth)
+        _check_depth(depth)
         if not count:
             return [], end
         descriptor = None
@@ -394,7 +393,7 @@ def _array(wide: bool) -> Decoder:
         code = data[at]
         at += 1
         if count > max(end - at, EMPTY_ITEMS_MAX if code >> 4 == 4 else 0):
-            raise DecodeError("An array says that it has more items than it has bytes.")
+            raise DecodeError("An array claims more items than it has bytes.")
         decoder = _DECODERS[code]
         items = []
         for _ in range(count):
@@ -407,7 +406,7 @@ def _array(wide: bool) -> Decoder:
 
 
 def _described(data: bytes, at: int, depth: int) -> tuple[Described, int]:
-    _go_down(depth)
+    _check_depth(depth)
     descriptor, at = _DECODERS[data[at]](data, at + 1, depth + 1)
     value, at = _DECODERS[data[at]](data, at + 1, depth + 1)
     return Described(descriptor, value), at
@@ -443,10 +442,10 @@ for _code, _decoder in {
     0x84: _raw(8, decimal_of),
     0x94: _raw(16, decimal_of),
     0x98: _raw(16, lambda found: UUID(bytes=found)),
-    0xA0: _short_text(_same),
+    0xA0: _short_text(_as_bytes),
     0xA1: _short_text(_text),
     0xA3: _short_text(_name),
-    0xB0: _long_text(_same),
+    0xB0: _long_text(_as_bytes),
     0xB1: _long_text(_text),
     0xB3: _long_text(_name),
     0xC0: _list(False, _items),

@@ -1,1 +1,1 @@
-"""What runs without any server: the durable log and the document container, in folders of this machine."""
+"""Embedded storage that needs no server: a durable partitioned log and a document container, each in a local folder."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from evenflow.embedded.container.wall import wall_us as system_wall_us
-from evenflow.emulators.cosmos.access import EMULATOR_KEY
+from evenflow.embedded.container.clock import wall_us as system_wall_us
 from evenflow.emulators.cosmos.app import CosmosApp
-from evenflow.emulators.cosmos.faults import NO_FAULTS, FaultOptions
-from evenflow.emulators.cosmos.serving import LOOPBACK, CosmosServer, bound
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY
+from evenflow.emulators.cosmos.faults import NO_FAULTS, CosmosFaultOptions
+from evenflow.emulators.cosmos.server import LOOPBACK, CosmosServer, bind
 
 if TYPE_CHECKING:
     import os
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from evenflow.embedded.container import Container
-    from evenflow.emulators.cosmos.account import Account
+    from evenflow.emulators.cosmos.account import CosmosAccount
 
 STOP_S = 15.0
 
 
 class Cosmos:
-    """A local Cosmos DB that is being served. `key` is that of Microsoft's emulator, if nobody gave another."""
+    """A running local Cosmos DB. `key` defaults to the key of Microsoft's emulator."""
 
     def __init__(self, app: CosmosApp, port: int, key: str) -> None:
         self._app = app
@@ -48,12 +48,12 @@ class Cosmos:
         return f"AccountEndpoint={self.url};AccountKey={self.key};"
 
     @property
-    def account(self) -> Account:
-        """What is served: to make databases and containers without a client, and to delete them."""
+    def account(self) -> CosmosAccount:
+        """The served databases and containers, to create and delete them without a client."""
         return self._app.account
 
     def container(self, database: str, container: str) -> Container:
-        """The embedded container behind one of the server's: to look at it, and to split and merge its ranges."""
+        """The embedded container behind a container of the server, to inspect it and to split and merge its ranges."""
         return self._app.account.container(database, container)
 
     def __repr__(self) -> str:
@@ -65,21 +65,21 @@ def cosmos(
     *,
     key: str = EMULATOR_KEY,
     ranges: int = 1,
-    faults: FaultOptions = NO_FAULTS,
+    faults: CosmosFaultOptions = NO_FAULTS,
     path: str | os.PathLike[str] | None = None,
     port: int = 0,
     wall_us: Callable[[], int] = system_wall_us,
 ) -> Iterator[Cosmos]:
     """Serve a local Cosmos DB on this machine, on a free port, until the block ends.
 
-    Containers are made with so many `ranges`. With a `path`, what is written is kept there, and may have been there
-    before; otherwise it is gone afterwards. `wall_us` is the clock that stamps documents, in microseconds since 1970;
-    requests of clients whose clock differs by more than a quarter of an hour are refused.
+    Each container starts with this number of `ranges`. With a `path`, the data is kept in that folder, which may hold
+    earlier data; otherwise it is deleted at the end. `wall_us` is the clock that stamps documents, in microseconds
+    since 1970; requests from clients whose clock differs by more than 15 minutes are refused.
     """
     folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-cosmos-"))
     try:
         app = CosmosApp(folder, key=key, ranges=ranges, allow_admin=True, faults=faults, wall_us=wall_us)
-        with _running(app, bound(LOOPBACK, port, key)) as taken:
+        with _running(app, bind(LOOPBACK, port, key)) as taken:
             yield Cosmos(app, taken, key)
     finally:
         if path is None:
@@ -88,7 +88,7 @@ def cosmos(
 
 @contextmanager
 def _running(app: CosmosApp, taken: socket.socket) -> Iterator[int]:
-    """The server, in a thread with a loop of its own: a test that blocks its own loop must not block the server."""
+    """Run the server in a thread with its own event loop, which a test that blocks its loop does not block."""
     port: int = taken.getsockname()[1]
     started = Event()
     server = CosmosServer(app, started.set)

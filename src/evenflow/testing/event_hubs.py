@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from evenflow.emulators.eventhubs.folder import Declared, folder_alone
-from evenflow.emulators.eventhubs.server import EMULATOR_KEY, EMULATOR_KEY_NAME, Server, connection_string
+from evenflow.emulators.eventhubs.folder import HubDeclaration, open_exclusively
+from evenflow.emulators.eventhubs.server import EMULATOR_KEY, EMULATOR_KEY_NAME, EventHubsServer, connection_string
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,7 @@ STOP_S = 10.0
 
 
 class EventHub:
-    """One hub that is being served. Its events may be sent and read through `hub` as well."""
+    """A running event hub. Tests may also send and read its events through `hub`."""
 
     def __init__(self, name: str, port: int, connection_string: str, hub: Hub) -> None:
         self.name = name
@@ -53,14 +53,14 @@ def event_hub(
 ) -> Iterator[EventHub]:
     """Serve a hub on this machine, on a free port, until the block ends.
 
-    `groups` are consumer groups beside $Default. With a `key`, tokens are checked. With a `path`, the hub is kept
-    there, and may have been there before; otherwise it is gone afterwards.
+    `groups` are consumer groups besides $Default. With a `key`, tokens are checked. With a `path`, the hub is kept in
+    that folder, which may already hold it; otherwise it is deleted at the end.
     """
     folder = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="evenflow-event-hub-"))
     try:
-        with folder_alone(folder, [Declared(name, partitions, tuple(groups))]) as served:
+        with open_exclusively(folder, [HubDeclaration(name, partitions, tuple(groups))]) as served:
             found = next(one for one in served if one.name.lower() == name.lower())
-            server = Server(served, keys={} if key is None else {EMULATOR_KEY_NAME: key})
+            server = EventHubsServer(served, keys={} if key is None else {EMULATOR_KEY_NAME: key})
             with _running(server, port) as taken:
                 text = connection_string(taken, found.name, key=key or EMULATOR_KEY)
                 yield EventHub(found.name, taken, text, found.hub)
@@ -70,8 +70,8 @@ def event_hub(
 
 
 @contextmanager
-def _running(server: Server, port: int) -> Iterator[int]:
-    """The server, in a thread with a loop of its own: a test that blocks its own loop must not block the server."""
+def _running(server: EventHubsServer, port: int) -> Iterator[int]:
+    """Run the server in a thread with its own event loop, which a test that blocks its loop does not block."""
     started = Event()
     failed: list[BaseException] = []
     loop = asyncio.new_event_loop()

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def event_hub() -> Iterator[EventHub]:
-    """A local Event Hubs of its own for each test, with one hub of four partitions."""
+    """A separate local Event Hubs for each test, with one hub of four partitions."""
     with serve_event_hub(partitions=4) as hub:
         yield hub
 
 
 @pytest.fixture
 def cosmos() -> Iterator[Cosmos]:
-    """A local Cosmos DB of its own for each test, whose containers have two ranges."""
-    # It needs an extra that tests of Event Hubs do without.
+    """A separate local Cosmos DB for each test, whose containers have two ranges."""
+    # Imported here because it needs an extra that tests of Event Hubs do not.
     from evenflow.testing.cosmos import cosmos as serve_cosmos
 
     with serve_cosmos(ranges=2) as served:

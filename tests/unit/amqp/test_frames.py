@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from evenflow.amqp import performatives as say
 from evenflow.amqp.conditions import AmqpError
-from evenflow.amqp.frames import AMQP_HEADER, FRAME_BYTES_MAX, HEARTBEAT, Frame, Inbox, framed
+from evenflow.amqp.frames import AMQP_HEADER, FRAME_BYTES_MAX, HEARTBEAT, Frame, FrameBuffer, framed
 from evenflow.amqp.performatives import Attach, Close, Flow, Open, Transfer, parse
 from evenflow.amqp.types import NULL, decode
 
 
-def frames_of(inbox: Inbox) -> list[Frame]:
+def frames_of(inbox: FrameBuffer) -> list[Frame]:
     found = []
     while (frame := inbox.frame()) is not None:
         found.append(frame)
@@ -24,7 +24,7 @@ def frames_of(inbox: Inbox) -> list[Frame]:
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=10), st.lists(st.integers(1, 400), max_size=50))
 def test_frames_are_the_same_however_they_are_cut(bodies: list[bytes], cuts: list[int]) -> None:
     data = b"".join(framed(number, body) for number, body in enumerate(bodies))
-    inbox, found = Inbox(), []
+    inbox, found = FrameBuffer(), []
     for size in [*cuts, len(data)]:
         piece, data = data[:size], data[size:]
         if piece:
@@ -34,7 +34,7 @@ def test_frames_are_the_same_however_they_are_cut(bodies: list[bytes], cuts: lis
 
 
 def test_a_header_may_come_byte_by_byte() -> None:
-    inbox = Inbox()
+    inbox = FrameBuffer()
     for byte in AMQP_HEADER[:-1]:
         inbox.feed(bytes((byte,)))
         assert inbox.header() is None
@@ -55,7 +55,7 @@ def test_a_header_may_come_byte_by_byte() -> None:
     ids=["larger than agreed", "four gigabytes", "smaller than its head", "begins in its head", "begins after its end"],
 )
 def test_a_frame_that_cannot_be_is_refused_before_it_has_arrived(head: bytes) -> None:
-    inbox = Inbox()
+    inbox = FrameBuffer()
     inbox.feed(head)
     with pytest.raises(AmqpError, match="framing-error"):
         inbox.frame()

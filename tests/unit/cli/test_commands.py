@@ -50,7 +50,7 @@ def test_a_missing_hub_is_reported_with_the_command_that_creates_one(tmp_path: P
     ("arguments", "code", "message"),
     [
         (["hub", "info", "nope"], 1, "error: There is no hub at nope"),
-        (["hub", "create", "homes"], 1, "error: There is a hub at homes already"),
+        (["hub", "create", "homes"], 1, "error: A hub already exists at homes"),
         (["hub", "send", "homes", "x", "--partition", "9"], 1, "error: The hub homes has no partition '9'"),
         (["hub", "tail", "homes", "--from", "9", "--partition", "0"], 1, "error: "),
         (["hub", "send", "homes", "x", "--key", "a", "--partition", "1"], 2, "give --key or --partition, not both"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow.cli.serving import new_loop
-from evenflow.emulators.eventhubs.faults import FaultOptions
+from evenflow.emulators.eventhubs.faults import EventHubsFaultOptions
 from tests.unit.cli.command import evenflow, message_of
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ def _same_limits() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--hub", "a/b"], 2, "no name for a hub"),
-        (["--hub", "groups.json:2"], 2, "no name for a hub"),
+        (["--hub", "a/b"], 2, "not a valid hub name"),
+        (["--hub", "groups.json:2"], 2, "is reserved"),
         (["--hub", "x:0"], 2, "1 to"),
-        (["--hub", "x:" + "9" * 5_000], 2, "no hub"),
+        (["--hub", "x:" + "9" * 5_000], 2, "does not declare a hub"),
         (["--certificate-key", "missing.pem"], 2, "of no use without a"),
         (["--host", "." * 100, "--key", "a=b"], 1, "Cannot listen"),
         (["--host", "0.0.0.0"], 1, "--key NAME=KEY"),
-        (["--config", "missing.json"], 1, "cannot be read"),
-        (["--certificate", "missing.pem"], 1, "no certificate"),
+        (["--config", "missing.json"], 1, "Cannot read missing.json"),
+        (["--certificate", "missing.pem"], 1, "not a PEM certificate"),
         (["--key", "nameless"], 2, "NAME=KEY"),
         (["--fault", "flood=1"], 2, "no fault"),
         (["--fault", "busy=often"], 2, "no number"),
@@ -68,15 +68,15 @@ def test_a_hub_is_not_served_with_wrong_options(tmp_path: Path, options: list[st
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--container", "orders"], 1, "is no container"),
-        (["--container", "shop/orders:customer"], 1, "is no container"),
-        (["--container", "shop/or?ders:/k"], 1, "is no id"),
-        (["--host", "0.0.0.0"], 1, "Give one (--key)"),
+        (["--container", "orders"], 1, "does not declare a container"),
+        (["--container", "shop/orders:customer"], 1, "does not declare a container"),
+        (["--container", "shop/or?ders:/k"], 1, "is not a valid id"),
+        (["--host", "0.0.0.0"], 1, "Set a private key (--key)"),
         (["--key", "not base64!"], 1, "base64"),
         (["--fault", "flood=1"], 2, "no fault"),
         (["--fault", "busy=often"], 2, "no number"),
         (["--fault", "gone=2"], 2, "between 0 and 1"),
-        (["--certificate", "missing.pem"], 1, "no certificate"),
+        (["--certificate", "missing.pem"], 1, "not a PEM certificate"),
         (["--ranges", "0"], 2, "range"),
         (["--container", "shop/a:/k", "--container", "shop/a:/other"], 1, "has the partition key /k"),
     ],
@@ -111,4 +111,4 @@ def test_faults_of_the_command_line_are_those_of_the_server(tmp_path: Path, monk
     faults = ["busy=0.25", "throttle=20", "drop=1s", "delay=100ms"]
     done = evenflow("hub", "serve", "data", *(word for fault in faults for word in ("--fault", fault)), folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [plan.faults for plan in plans] == [FaultOptions(busy=0.25, throttle=20.0, drop_s=1.0, delay_s=0.1)]
+    assert [plan.faults for plan in plans] == [EventHubsFaultOptions(busy=0.25, throttle=20.0, drop_s=1.0, delay_s=0.1)]

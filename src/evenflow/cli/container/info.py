@@ -9,7 +9,7 @@ import typer
 
 from evenflow.cli.output import columns, json_time, print_json, show_time
 from evenflow.cli.quantities import show_duration
-from evenflow.embedded.container import Container, Range
+from evenflow.embedded.container import Container, PartitionKeyRange
 
 if TYPE_CHECKING:
     from evenflow.embedded.container import ContainerInfo
@@ -33,11 +33,11 @@ def info(path: ContainerPath, as_json: AsJson = False) -> None:
         typer.echo(line)
 
 
-def range_facts(one: Range) -> dict[str, Any]:
+def range_facts(one: PartitionKeyRange) -> dict[str, Any]:
     return {"range": one.id, "min": one.min, "max": one.max, "lsn": one.lsn, "parents": one.parents}
 
 
-def table(ranges: tuple[Range, ...]) -> list[str]:
+def table(ranges: tuple[PartitionKeyRange, ...]) -> list[str]:
     rows = [(one.id, repr(one.min), repr(one.max), one.lsn, ", ".join(one.parents) or None) for one in ranges]
     return columns(HEADERS, rows, right=("LSN",))
 

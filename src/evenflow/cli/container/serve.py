@@ -14,13 +14,13 @@ from evenflow.cli.container.info import AsJson
 from evenflow.cli.output import print_json
 from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
 from evenflow.embedded.container.ranges import RANGES_MAX
-from evenflow.emulators.cosmos.access import EMULATOR_KEY
-from evenflow.emulators.cosmos.account import DEFAULT_RANGES, declared
+from evenflow.emulators.cosmos.account import DEFAULT_RANGES, parse_declaration
 from evenflow.emulators.cosmos.app import CosmosApp
-from evenflow.emulators.cosmos.faults import FaultOptions
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY
+from evenflow.emulators.cosmos.faults import CosmosFaultOptions
 
 if TYPE_CHECKING:
-    from evenflow.emulators.cosmos.serving import CosmosServer
+    from evenflow.emulators.cosmos.server import CosmosServer
 
 LOOPBACK = "127.0.0.1"
 KEY_VARIABLE = "EVENFLOW_COSMOS_KEY"
@@ -73,16 +73,16 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve containers to the official clients of Azure Cosmos DB, until SIGTERM or Ctrl-C."""
-    from evenflow.emulators.cosmos.serving import (  # it needs the extra `serve`, and the other commands do not
+    from evenflow.emulators.cosmos.server import (  # it needs the extra `serve`, and the other commands do not
         CosmosServer,
-        bound,
+        bind,
     )
 
-    wanted = [declared(text) for text in container or []]
-    faults = FaultOptions(**faults_from(fault or [], _FAULTS))
+    wanted = [parse_declaration(text) for text in container or []]
+    faults = CosmosFaultOptions(**faults_from(fault or [], _FAULTS))
     allow_many_sockets()
     with ExitStack() as ends:
-        taken = ends.enter_context(bound(host, port, key or EMULATOR_KEY))
+        taken = ends.enter_context(bind(host, port, key or EMULATOR_KEY))
         app = CosmosApp(data, key=key or EMULATOR_KEY, ranges=ranges, allow_admin=allow_admin, faults=faults)
         ends.callback(app.close)
         for one in wanted:

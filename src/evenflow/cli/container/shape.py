@@ -8,7 +8,7 @@ import typer
 
 from evenflow.cli.container.info import AsJson, ContainerPath, range_facts, table
 from evenflow.cli.output import print_json
-from evenflow.embedded.container import Container, Range
+from evenflow.embedded.container import Container, PartitionKeyRange
 
 
 def split(
@@ -35,7 +35,7 @@ def merge(
         _show((container.merge(first, second),), as_json=as_json)
 
 
-def _show(made: tuple[Range, ...], *, as_json: bool) -> None:
+def _show(made: tuple[PartitionKeyRange, ...], *, as_json: bool) -> None:
     if as_json:
         print_json([range_facts(one) for one in made])
         return

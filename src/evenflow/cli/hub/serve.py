@@ -12,13 +12,13 @@ from msgspec import Struct
 from evenflow.cli.hub.options import AsJson
 from evenflow.cli.output import print_json
 from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
-from evenflow.emulators.eventhubs.faults import FaultOptions
-from evenflow.emulators.eventhubs.folder import Declared, declared, declared_in, folder_alone
+from evenflow.emulators.eventhubs.faults import EventHubsFaultOptions
+from evenflow.emulators.eventhubs.folder import HubDeclaration, open_exclusively, parse_declaration, read_declarations
 from evenflow.emulators.eventhubs.server import (
     EMULATOR_KEY,
     EMULATOR_KEY_NAME,
     LOOPBACK,
-    Server,
+    EventHubsServer,
     connection_string,
     tls_context,
 )
@@ -63,7 +63,7 @@ def serve(
     """Serve hubs to the official clients of Azure Event Hubs, until SIGTERM or Ctrl-C."""
     if certificate_key is not None and certificate is None:
         raise typer.BadParameter("it is of no use without a --certificate.", param_hint="--certificate-key")
-    wanted = [*(declared_in(config) if config is not None else []), *(_hub(text) for text in hub or [])]
+    wanted = [*(read_declarations(config) if config is not None else []), *(_hub(text) for text in hub or [])]
     plan = _Plan(
         data=data,
         wanted=wanted,
@@ -73,7 +73,7 @@ def serve(
         certificate=certificate,
         certificate_key=certificate_key,
         tls_port=tls_port,
-        faults=FaultOptions(**faults_from(fault or [], _FAULTS)),
+        faults=EventHubsFaultOptions(**faults_from(fault or [], _FAULTS)),
         as_json=as_json,
     )
     allow_many_sockets()
@@ -83,14 +83,14 @@ def serve(
 
 class _Plan(Struct, frozen=True, kw_only=True):
     data: Path
-    wanted: list[Declared]
+    wanted: list[HubDeclaration]
     host: str
     port: int
     keys: dict[str, str]
     certificate: Path | None
     certificate_key: Path | None
     tls_port: int
-    faults: FaultOptions
+    faults: EventHubsFaultOptions
     as_json: bool
 
 
@@ -98,8 +98,8 @@ async def _serve(plan: _Plan) -> None:
     stopped = asyncio.Event()
     on_ending(stopped.set)
     tls = None if plan.certificate is None else tls_context(plan.certificate, plan.certificate_key)
-    with folder_alone(plan.data, plan.wanted) as hubs:
-        server = Server(hubs, keys=plan.keys, faults=plan.faults)
+    with open_exclusively(plan.data, plan.wanted) as hubs:
+        server = EventHubsServer(hubs, keys=plan.keys, faults=plan.faults)
         try:
             port = await server.listen(plan.host, plan.port)
             tls_port = None if tls is None else await server.listen(plan.host, plan.tls_port, tls)
@@ -109,7 +109,7 @@ async def _serve(plan: _Plan) -> None:
             await server.aclose()
 
 
-def _say_ready(plan: _Plan, server: Server, port: int, tls_port: int | None) -> None:
+def _say_ready(plan: _Plan, server: EventHubsServer, port: int, tls_port: int | None) -> None:
     hubs = list(server.namespace)
     name = next(iter(plan.keys), EMULATOR_KEY_NAME)
     # A key that is one is not shown: whoever may have it has it.
@@ -130,9 +130,9 @@ def _say_ready(plan: _Plan, server: Server, port: int, tls_port: int | None) -> 
     print_json(facts)
 
 
-def _hub(text: str) -> Declared:
+def _hub(text: str) -> HubDeclaration:
     try:
-        return declared(text)
+        return parse_declaration(text)
     except Misconfigured as error:
         raise typer.BadParameter(str(error), param_hint="--hub") from error
 

@@ -1,7 +1,8 @@
 """The embedded container: JSON documents in a folder, with a change feed. It knows nothing of leases or groups.
 
 - *One file per container.* A split or merge moves documents and log rows to the children in one transaction, and no
-  reader sees half of it. Writers wait for each other; what many threads write at once shares a commit (`pen.py`).
+  reader sees half of it. Writers wait for each other; what many threads write at once shares a commit
+  (`write_queue.py`).
 - *LSNs are counted per range*, one per change, without gaps: so lag can be counted. Children continue from the
   greatest LSN of their parents, and documents keep theirs. After a merge two documents may have the same LSN, one from
   each parent, so a page never ends inside an LSN; and a reader resumes in a merged range by the part that it had read
@@ -18,8 +19,8 @@
 """
 
 from evenflow.embedded.container.container import Container, ContainerInfo
-from evenflow.embedded.container.feed import Change, Page
+from evenflow.embedded.container.feed import ChangeFeedPage, DocumentChange
 from evenflow.embedded.container.keys import MISSING
-from evenflow.embedded.container.ranges import Range
+from evenflow.embedded.container.ranges import PartitionKeyRange
 
-__all__ = ["MISSING", "Change", "Container", "ContainerInfo", "Page", "Range"]
+__all__ = ["MISSING", "ChangeFeedPage", "Container", "ContainerInfo", "DocumentChange", "PartitionKeyRange"]

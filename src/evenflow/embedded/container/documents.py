@@ -1,8 +1,8 @@
-"""What a write does in its transaction, and how a document is kept: as the JSON that it is read as.
+"""Writes documents inside a transaction, and defines how they are stored: as the JSON that readers get.
 
-A document's own properties come first, then those that the container gives it, as in Cosmos DB: `_rid`, `_self`,
-`_etag`, `_attachments` and `_ts`. Every change takes the next LSN of its range and, unless the container keeps no log,
-is written to the log of all versions as well.
+A document's own properties come first, then the system properties, as in Cosmos DB: `_rid`, `_self`, `_etag`,
+`_attachments` and `_ts`. Every change takes the next LSN of its range. It is also written to the log of all versions,
+unless the container keeps no log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from evenflow.embedded.container.facts import TTL_ONLY_OWN, all_rows, one_row
-from evenflow.embedded.container.opened import slot_of
+from evenflow.embedded.container.metadata import TTL_ONLY_OWN, all_rows, one_row
+from evenflow.embedded.container.open_container import slot_of
 from evenflow.errors import DocumentChanged, DocumentExists, DocumentMissing, Misconfigured
 from evenflow.model import MICROSECONDS
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from evenflow.embedded.container.facts import ContainerFacts
     from evenflow.embedded.container.keys import KeyPart
-    from evenflow.embedded.container.pen import Turn
+    from evenflow.embedded.container.metadata import ContainerMetadata
+    from evenflow.embedded.container.write_queue import WriteTransaction
 
 DOCUMENT_BYTES_MAX = 2 * 1024 * 1024
 ID_CHARACTERS_MAX = 255
 DEPTH_MAX = 128
 EXPIRE_AT_ONCE = 100
-"""How many documents whose time has come a write removes on its way."""
+"""How many expired documents one write removes."""
 TRIM_AT_ONCE = 500
-SYSTEM = frozenset(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"))
-"""What a document gets from the container; of what somebody writes it is left out."""
+SYSTEM_PROPERTIES = frozenset(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"))
+"""Properties that the container sets. Those in a document to write are ignored."""
 
 Kind: TypeAlias = Literal["create", "replace", "delete"]
-Way: TypeAlias = Literal["create", "upsert", "replace"]
+WriteMode: TypeAlias = Literal["create", "upsert", "replace"]
 
 
-class Written(Struct, frozen=True, kw_only=True):
-    """A document as it is stored, or was until it was deleted: `body` is its JSON."""
+class WriteResult(Struct, frozen=True, kw_only=True):
+    """A document as it is stored, or was before its deletion: `body` is its JSON."""
 
     body: bytes
     etag: str
     lsn: int
     range: str
-    """Where it is, and the LSN that it has there."""
+    """The range that holds it, in which it has this LSN."""
     is_new: bool = False
 
     @property
@@ -59,8 +59,8 @@ class Written(Struct, frozen=True, kw_only=True):
         return found
 
 
-class Stored(NamedTuple):
-    """A row of documents."""
+class StoredDocument(NamedTuple):
+    """A row of the table of documents."""
 
     number: int
     range: int
@@ -69,26 +69,26 @@ class Stored(NamedTuple):
     body: bytes
     expires_s: int | None
 
-    def is_over(self, now_us: int) -> bool:
+    def is_expired(self, now_us: int) -> bool:
         return self.expires_s is not None and self.expires_s * MICROSECONDS <= now_us
 
 
-class Draft(NamedTuple):
+class DocumentDraft(NamedTuple):
     """A document to be written."""
 
     id: str
     parts: tuple[KeyPart, ...]
     epk: str
     own: bytes
-    """The JSON of its own properties, without the last brace."""
+    """The JSON of its own properties, without the closing brace."""
     ttl_s: int | None
 
 
 def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A document that may be no JSON: there is no infinity, and nothing that is "not a number", in it."""
+    """Check a document that may not be valid JSON: JSON has neither infinity nor NaN."""
     if not isinstance(document, Mapping):
         raise Misconfigured(
-            f"A document is a dictionary, not {document!r:.60}. Several are a list of them: upsert_many()."
+            f"A document must be a dictionary, not {document!r:.60}. For a list of documents, use upsert_many()."
         )
     _check_inside(document, 0)
     return document
@@ -96,147 +96,149 @@ def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _check_inside(value: Any, depth: int) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise Misconfigured(f"A document cannot hold {value}: it is no JSON, and would be stored as null.")
+        raise Misconfigured(f"A document cannot hold {value}: JSON does not support it, and it would become null.")
     if depth > DEPTH_MAX:
-        raise Misconfigured(f"A document is nested up to {DEPTH_MAX} deep.")
+        raise Misconfigured(f"The document is nested more than {DEPTH_MAX} levels deep. Use fewer levels.")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
         _check_inside(inner, depth + 1)
 
 
-def drafted(facts: ContainerFacts, document: Mapping[str, Any]) -> Draft:
-    """A document as somebody gives it, checked."""
-    own = {name: value for name, value in document.items() if name not in SYSTEM}
+def draft_of(metadata: ContainerMetadata, document: Mapping[str, Any]) -> DocumentDraft:
+    """Check a document and prepare it for writing."""
+    own = {name: value for name, value in document.items() if name not in SYSTEM_PROPERTIES}
     id = checked_id(own.get("id"))
-    parts = facts.keys.of(own)
+    parts = metadata.keys.of(own)
     try:
         encoded = msgspec.json.encode(own)
-        epk = facts.keys.epk(parts)
+        epk = metadata.keys.epk(parts)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Misconfigured(f"The document {id!r} is no JSON: {error}.") from error
+        raise Misconfigured(f"The document {id!r} cannot be encoded as JSON: {error}.") from error
     if encoded.count(b"[") + encoded.count(b"{") > DEPTH_MAX:
-        # It may be too deep; most documents cannot be, and are not looked through.
+        # It may be too deep. Most documents have too few brackets for that and are not searched.
         _check_inside(own, 0)
     if len(encoded) > DOCUMENT_BYTES_MAX:
-        raise Misconfigured(f"The document {id!r} has {len(encoded):,} bytes; {DOCUMENT_BYTES_MAX:,} are allowed.")
-    return Draft(id, parts, epk, encoded[:-1], _ttl_s(facts, own.get("ttl")))
+        raise Misconfigured(f"The document {id!r} has {len(encoded):,} bytes; the maximum is {DOCUMENT_BYTES_MAX:,}.")
+    return DocumentDraft(id, parts, epk, encoded[:-1], _ttl_s(metadata, own.get("ttl")))
 
 
 def checked_id(id: object) -> str:
     if not isinstance(id, str) or not 0 < len(id) <= ID_CHARACTERS_MAX or any(sign in id for sign in "/\\?#"):
         raise Misconfigured(
-            f"A document needs an id: text of 1 to {ID_CHARACTERS_MAX} characters, none of them / \\ ? or #. "
-            f"It is {id!r:.100}."
+            f"A document's id must be text of 1 to {ID_CHARACTERS_MAX} characters without / \\ ? and #, "
+            f"not {id!r:.100}."
         )
     return id
 
 
-def _ttl_s(facts: ContainerFacts, own: object) -> int | None:
+def _ttl_s(metadata: ContainerMetadata, own: object) -> int | None:
     if own is not None and (not isinstance(own, int) or isinstance(own, bool) or own == 0 or own < TTL_ONLY_OWN):
-        raise Misconfigured(f"The ttl of a document is a whole number of seconds above zero, or -1, not {own!r}.")
-    ttl_s = facts.default_ttl_s if own is None else own
-    return None if facts.default_ttl_s is None or ttl_s == TTL_ONLY_OWN else ttl_s
+        raise Misconfigured(f"A document's ttl must be a whole number of seconds above zero, or -1, not {own!r}.")
+    ttl_s = metadata.default_ttl_s if own is None else own
+    return None if metadata.default_ttl_s is None or ttl_s == TTL_ONLY_OWN else ttl_s
 
 
-def put(draft: Draft, way: Way, if_match: str | None) -> Callable[[Turn], Written]:
-    """The step that writes a document."""
+def put(draft: DocumentDraft, mode: WriteMode, if_match: str | None) -> Callable[[WriteTransaction], WriteResult]:
+    """An operation that writes a document."""
 
-    def step(turn: Turn) -> Written:
-        before = _before(turn, draft.epk, draft.id)
-        if way == "create" and before is not None:
-            raise DocumentExists(f"There is a document {draft.id!r} with this partition key already.")
-        if way == "replace" or (before is not None and if_match is not None):
+    def operation(transaction: WriteTransaction) -> WriteResult:
+        before = _before(transaction, draft.epk, draft.id)
+        if mode == "create" and before is not None:
+            raise DocumentExists(f"A document {draft.id!r} with this partition key already exists.")
+        if mode == "replace" or (before is not None and if_match is not None):
             before = _expected(before, draft.id, if_match)
-        return _change(turn, draft, before)
+        return _change(transaction, draft, before)
 
-    return step
-
-
-def delete(epk: str, id: str, if_match: str | None) -> Callable[[Turn], Written]:
-    """The step that deletes a document; what it returns is what was there."""
-
-    def step(turn: Turn) -> Written:
-        before = _expected(_before(turn, epk, id), id, if_match)
-        lsn = _remove(turn, before, epk, expired=False)
-        return Written(body=before.body, etag=before.etag, lsn=lsn, range=str(before.range))
-
-    return step
+    return operation
 
 
-def live(connection: apsw.Connection, epk: str, id: str, now_us: int) -> Stored | None:
-    """The document, unless its time has come."""
+def delete(epk: str, id: str, if_match: str | None) -> Callable[[WriteTransaction], WriteResult]:
+    """An operation that deletes a document and returns it."""
+
+    def operation(transaction: WriteTransaction) -> WriteResult:
+        before = _expected(_before(transaction, epk, id), id, if_match)
+        lsn = _remove(transaction, before, epk, expired=False)
+        return WriteResult(body=before.body, etag=before.etag, lsn=lsn, range=str(before.range))
+
+    return operation
+
+
+def live(connection: apsw.Connection, epk: str, id: str, now_us: int) -> StoredDocument | None:
+    """The document, unless it has expired."""
     found = _stored(connection, epk, id)
-    return None if found is None or found.is_over(now_us) else found
+    return None if found is None or found.is_expired(now_us) else found
 
 
-def _before(turn: Turn, epk: str, id: str) -> Stored | None:
-    """The same for a write; a document whose time has come goes first, as a change of its own."""
-    found = _stored(turn.connection, epk, id)
-    if found is not None and found.is_over(turn.now_us):
-        _remove(turn, found, epk, expired=True)
+def _before(transaction: WriteTransaction, epk: str, id: str) -> StoredDocument | None:
+    """Like `live`, for a write: an expired document is deleted first, as a change of its own."""
+    found = _stored(transaction.connection, epk, id)
+    if found is not None and found.is_expired(transaction.now_us):
+        _remove(transaction, found, epk, expired=True)
         return None
     return found
 
 
-def _stored(connection: apsw.Connection, epk: str, id: str) -> Stored | None:
+def _stored(connection: apsw.Connection, epk: str, id: str) -> StoredDocument | None:
     row = connection.execute(
         "SELECT number, range, lsn, etag, body, expires_s FROM documents WHERE epk = ? AND id = ?", (epk, id)
     ).fetchone()
-    return None if row is None else Stored(*row)
+    return None if row is None else StoredDocument(*row)
 
 
 def missing(id: str) -> DocumentMissing:
     return DocumentMissing(f"There is no document {id!r} with this partition key.")
 
 
-def _expected(before: Stored | None, id: str, if_match: str | None) -> Stored:
+def _expected(before: StoredDocument | None, id: str, if_match: str | None) -> StoredDocument:
     if before is None:
         raise missing(id)
     if if_match not in (None, "*", before.etag):
-        raise DocumentChanged(f"The document {id!r} has the ETag {before.etag}, not {if_match}: read it again.")
+        raise DocumentChanged(f"The document {id!r} has the ETag {before.etag}, not {if_match}. Read it again.")
     return before
 
 
-def _change(turn: Turn, draft: Draft, before: Stored | None) -> Written:
-    place = before.range if before is not None else _range_of(turn.connection, draft.epk)
-    lsn = _next_lsn(turn, place)
-    now_s = turn.now_us // MICROSECONDS
+def _change(transaction: WriteTransaction, draft: DocumentDraft, before: StoredDocument | None) -> WriteResult:
+    place = before.range if before is not None else _range_of(transaction.connection, draft.epk)
+    lsn = _next_lsn(transaction, place)
+    now_s = transaction.now_us // MICROSECONDS
     etag = f'"{token_hex(4)}-0000-0000-0000-{token_hex(6)}"'
     expires_s = None if draft.ttl_s is None else now_s + draft.ttl_s
-    number = before.number if before is not None else _next_number(turn.connection)
-    body = draft.own + _system(turn.facts, number, etag, now_s)
-    turn.connection.execute(
+    number = before.number if before is not None else _next_number(transaction.connection)
+    body = draft.own + _system_properties(transaction.metadata, number, etag, now_s)
+    transaction.connection.execute(
         "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (number, place, lsn, draft.epk, draft.id, etag, turn.now_us, expires_s, body),
+        (number, place, lsn, draft.epk, draft.id, etag, transaction.now_us, expires_s, body),
     )
-    _note(turn, place, lsn, draft.epk, "replace" if before is not None else "create", body=body, before=before)
-    return Written(body=body, etag=etag, lsn=lsn, range=str(place), is_new=before is None)
+    _log_change(
+        transaction, place, lsn, draft.epk, "replace" if before is not None else "create", body=body, before=before
+    )
+    return WriteResult(body=body, etag=etag, lsn=lsn, range=str(place), is_new=before is None)
 
 
-def _remove(turn: Turn, before: Stored, epk: str, *, expired: bool) -> int:
-    lsn = _next_lsn(turn, before.range)
-    turn.connection.execute("DELETE FROM documents WHERE number = ?", (before.number,))
-    _note(turn, before.range, lsn, epk, "delete", before=before, expired=expired)
+def _remove(transaction: WriteTransaction, before: StoredDocument, epk: str, *, expired: bool) -> int:
+    lsn = _next_lsn(transaction, before.range)
+    transaction.connection.execute("DELETE FROM documents WHERE number = ?", (before.number,))
+    _log_change(transaction, before.range, lsn, epk, "delete", before=before, expired=expired)
     return lsn
 
 
-def _note(
-    turn: Turn,
+def _log_change(
+    transaction: WriteTransaction,
     place: int,
     lsn: int,
     epk: str,
     kind: Kind,
     *,
-    before: Stored | None,
+    before: StoredDocument | None,
     body: bytes | None = None,
     expired: bool = False,
 ) -> None:
-    if turn.facts.retention_s == 0:
+    if transaction.metadata.retention_s == 0:
         return
     previous = (None, None) if before is None else (before.lsn, before.body)
-    turn.connection.execute(
+    transaction.connection.execute(
         "INSERT INTO changes (range, lsn, epk, kind, expired, changed_us, previous_lsn, previous, body) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (place, lsn, epk, kind, expired, turn.now_us, *previous, body),
+        (place, lsn, epk, kind, expired, transaction.now_us, *previous, body),
     )
 
 
@@ -247,9 +249,9 @@ def _range_of(connection: apsw.Connection, epk: str) -> int:
     return int(found)
 
 
-def _next_lsn(turn: Turn, place: int) -> int:
-    turn.rung.add(slot_of(place))
-    (lsn,) = one_row(turn.connection, "UPDATE ranges SET lsn = lsn + 1 WHERE id = ? RETURNING lsn", (place,))
+def _next_lsn(transaction: WriteTransaction, place: int) -> int:
+    transaction.slots_to_ring.add(slot_of(place))
+    (lsn,) = one_row(transaction.connection, "UPDATE ranges SET lsn = lsn + 1 WHERE id = ? RETURNING lsn", (place,))
     return int(lsn)
 
 
@@ -258,52 +260,52 @@ def _next_number(connection: apsw.Connection) -> int:
     return 1 if row is None else int(row[0]) + 1
 
 
-def _system(facts: ContainerFacts, number: int, etag: str, now_s: int) -> bytes:
-    rid = b64encode(facts.rid + number.to_bytes(8, "little"), b"+-").decode()
-    database = b64encode(facts.rid[:4], b"+-").decode()
-    own = f"dbs/{database}/colls/{facts.rid_text}/docs/{rid}/"
+def _system_properties(metadata: ContainerMetadata, number: int, etag: str, now_s: int) -> bytes:
+    rid = b64encode(metadata.rid + number.to_bytes(8, "little"), b"+-").decode()
+    database = b64encode(metadata.rid[:4], b"+-").decode()
+    own = f"dbs/{database}/colls/{metadata.rid_text}/docs/{rid}/"
     tag = etag.strip('"')
     return (
         f',"_rid":"{rid}","_self":"{own}","_etag":"\\"{tag}\\"","_attachments":"attachments/","_ts":{now_s}}}'
     ).encode()
 
 
-def number_of(facts: ContainerFacts, rid: str) -> int:
-    """The number of a document, out of its `_rid`; 0 when it is none of this container's."""
+def number_of(metadata: ContainerMetadata, rid: str) -> int:
+    """The number of a document, from its `_rid`; 0 if the `_rid` belongs to another container."""
     try:
         found = b64decode(rid, b"+-", validate=True)
     except ValueError:
         return 0
-    is_ours = len(found) == len(facts.rid) + 8 and found.startswith(facts.rid) and found[-1] < 0x80
-    return int.from_bytes(found[len(facts.rid) :], "little") if is_ours else 0
+    is_ours = len(found) == len(metadata.rid) + 8 and found.startswith(metadata.rid) and found[-1] < 0x80
+    return int.from_bytes(found[len(metadata.rid) :], "little") if is_ours else 0
 
 
-def expire(turn: Turn) -> int:
-    """Remove some of the documents whose time has come, each a change of its own; how many it were."""
+def expire(transaction: WriteTransaction) -> int:
+    """Delete some of the expired documents, each as a change of its own, and return their number."""
     rows = all_rows(
-        turn.connection,
+        transaction.connection,
         "SELECT number, range, lsn, etag, body, expires_s, epk FROM documents WHERE expires_s <= ? "
         "ORDER BY expires_s LIMIT ?",
-        (turn.now_us // MICROSECONDS, EXPIRE_AT_ONCE),
+        (transaction.now_us // MICROSECONDS, EXPIRE_AT_ONCE),
     )
     for *fields, epk in rows:
-        _remove(turn, Stored(*fields), epk, expired=True)
+        _remove(transaction, StoredDocument(*fields), epk, expired=True)
     return len(rows)
 
 
-def trim(turn: Turn) -> int:
-    """Remove some of the log that retention no longer keeps; how many changes it were."""
-    if not turn.facts.retention_us:
+def trim(transaction: WriteTransaction) -> int:
+    """Remove some changes that retention no longer keeps from the log, and return their number."""
+    if not transaction.metadata.retention_us:
         return 0
     rows = all_rows(
-        turn.connection,
+        transaction.connection,
         "SELECT number, range, lsn, epk, changed_us FROM changes ORDER BY number LIMIT ?",
         (TRIM_AT_ONCE,),
     )
-    old = [row for row in rows if row[4] < turn.now_us - turn.facts.retention_us]
+    old = [row for row in rows if row[4] < transaction.now_us - transaction.metadata.retention_us]
     for number, place, lsn, epk, _ in old:
-        turn.connection.execute("DELETE FROM changes WHERE number = ?", (number,))
-        turn.connection.execute(
+        transaction.connection.execute("DELETE FROM changes WHERE number = ?", (number,))
+        transaction.connection.execute(
             "UPDATE floors SET lsn = max(lsn, ?) WHERE range = ? AND min <= ? AND ? < max", (lsn, place, epk, epk)
         )
     return len(old)

@@ -1,4 +1,4 @@
-"""The functions that queries may call, and how many arguments each takes."""
+"""The functions that queries may call."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ FUNCTIONS: dict[str, tuple[int, int, Callable[..., Any]]] = {
     "IS_ARRAY": (1, 1, _is_kind(LIST_RANK)),
     "IS_OBJECT": (1, 1, _is_kind(OBJECT_RANK)),
 }
-"""How many arguments each takes, at least and at most, and what it does."""
+"""For each function: the minimum and maximum number of arguments, and its implementation."""

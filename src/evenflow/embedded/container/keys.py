@@ -1,8 +1,8 @@
-"""Partition keys: where a document has its key, and where that key is in the space of effective partition keys (EPK).
+"""Partition keys: extracts a document's key and maps it to an effective partition key (EPK).
 
-The space is that of Cosmos DB, so that a range means the same there and here: an EPK is a text of hexadecimal digits,
-by hash version 2, compared as text. The space goes from "" to "FF"; hashes themselves end below "40". A hierarchical
-key (kind MultiHash) is the hashes of its levels one after the other, so that those of one prefix are side by side.
+EPKs are those of Cosmos DB with hash version 2, so a range covers the same keys in both. An EPK is a string of
+hexadecimal digits, compared as text. The space goes from "" to "FF"; the hashes end below "40". The EPK of a
+hierarchical key (kind MultiHash) concatenates the hashes of its levels, so that keys with a common prefix are adjacent.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
-from evenflow.embedded.container.murmur import murmur3_128
+from evenflow.embedded.container.murmur_hash import murmur3_128
 from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Missing(Enum):
-    """What stands for a value that is not there, which is something else than null."""
+class MissingValue(Enum):
+    """The value of a property that is missing, as opposed to null."""
 
     MISSING = "missing"
 
@@ -30,11 +30,11 @@ class Missing(Enum):
         return "MISSING"
 
 
-MISSING: Final = Missing.MISSING
+MISSING: Final = MissingValue.MISSING
 
-KeyPart: TypeAlias = "str | float | bool | Literal[Missing.MISSING] | None"
+KeyPart: TypeAlias = "str | float | bool | Literal[MissingValue.MISSING] | None"
 Key: TypeAlias = "KeyPart | Sequence[KeyPart]"
-"""One value, or for a hierarchical key one a level, the first ones at least."""
+"""One value; or, for a hierarchical key, a value for each level or for the first ones."""
 
 EPK_MIN, EPK_MAX = "", "FF"
 LEVELS_MAX = 3
@@ -42,7 +42,7 @@ _DOUBLE = struct.Struct("<d")
 
 
 class KeyPaths(Struct, frozen=True):
-    """Where a container's documents have their partition key."""
+    """The paths of a container's partition key."""
 
     paths: tuple[str, ...]
 
@@ -58,43 +58,43 @@ class KeyPaths(Struct, frozen=True):
         return tuple([_found(document, path) for path in self.paths])
 
     def parts(self, key: Key) -> tuple[KeyPart, ...]:
-        """A key as somebody gives it, checked."""
+        """Check a key and return its parts."""
         is_many = isinstance(key, list | tuple)
         parts: tuple[Any, ...] = tuple(key) if is_many else (key,)  # type: ignore[arg-type]
         if not 0 < len(parts) <= len(self.paths):
             raise Misconfigured(
-                f"The partition key {key!r} has {len(parts)} parts, where the container has {len(self.paths)}: "
+                f"The partition key {key!r} has {len(parts)} parts, but the container's has {len(self.paths)}: "
                 f"{', '.join(self.paths)}."
             )
         for part in parts:
             if isinstance(part, list | dict):
-                raise Misconfigured(f"A partition key is text, a number, true, false or null, not {part!r}.")
+                raise Misconfigured(f"A partition key must be text, a number, true, false or null, not {part!r}.")
         return parts
 
     def epk(self, parts: Sequence[KeyPart]) -> str:
-        """The EPK of a whole key, or where those of a prefix begin."""
+        """The EPK of a complete key, or the lowest EPK of a prefix."""
         return "".join([_hashed(_encoded(part)) for part in parts])
 
     def within(self, parts: Sequence[KeyPart]) -> tuple[str, str]:
-        """The part of the space that a key, or a prefix of one, has: from here, to before there."""
+        """The interval of EPKs of a key or a prefix: an inclusive lower and an exclusive upper bound."""
         epk = self.epk(parts)
-        # Nothing lies between a text and the same with a zero behind it.
+        # No EPK lies between a string and the same string with a zero appended.
         return epk, epk + ("FF" if len(parts) < len(self.paths) else "0")
 
 
 def key_paths(given: str | Sequence[str]) -> KeyPaths:
     paths = (given,) if isinstance(given, str) else tuple(given)
     if not 0 < len(paths) <= LEVELS_MAX:
-        raise Misconfigured(f"A partition key has one to {LEVELS_MAX} paths, not {len(paths)}.")
+        raise Misconfigured(f"A partition key must have 1 to {LEVELS_MAX} paths, not {len(paths)}.")
     for path in paths:
         if not isinstance(path, str) or not path.startswith("/") or not all(names_in(path)):
-            raise Misconfigured(f"{path!r} is no path of a partition key; write for instance /customer or /home/id.")
+            raise Misconfigured(f"{path!r} is not a valid partition key path. Write it as in /customer or /home/id.")
     return KeyPaths(paths)
 
 
 @lru_cache(256)
 def names_in(path: str) -> tuple[str, ...]:
-    """The steps of a path. A name with a slash in it may be quoted."""
+    """The property names of a path. A name that contains a slash may be quoted."""
     names, rest = [], path.removeprefix("/")
     while rest:
         if rest.startswith('"') and '"' in rest[1:]:
@@ -115,8 +115,7 @@ def _found(document: Mapping[str, Any], path: str) -> KeyPart:
     if isinstance(value, list | dict):
         kind = "a list" if isinstance(value, list) else "an object"
         raise Misconfigured(
-            f"The document has {kind} at {path}, where its partition key is. That is text, a number, true, false or "
-            "null."
+            f"The document's partition key at {path} is {kind}. It must be text, a number, true, false or null."
         )
     part: KeyPart = value
     return part
@@ -136,10 +135,10 @@ def _encoded(part: KeyPart) -> bytes:
     try:
         return b"\x05" + _DOUBLE.pack(float(part))
     except OverflowError:
-        raise Misconfigured(f"The number {part} is too large for a partition key.") from None
+        raise Misconfigured(f"The number {part} is too large for a partition key. Use a double or text.") from None
 
 
 @lru_cache(4096)
 def _hashed(encoded: bytes) -> str:
-    # The two upper bits are not used, so that every hash is below the end of the space.
+    # The two upper bits are cleared, so that every hash is below the end of the space.
     return f"{murmur3_128(encoded) & (1 << 126) - 1:032X}"

@@ -1,4 +1,4 @@
-"""Ranges of a container: the parts of the EPK space that are read, split and merged. Here is where they are cut."""
+"""The ranges of a container, which divide the EPK space, and where they are split."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _HASH_END = 1 << 126
 _DIGITS = 32
 
 
-class Range(Struct, frozen=True, kw_only=True):
-    """One range: from `min`, to before `max`. `parents` are all those that it came from, the oldest first."""
+class PartitionKeyRange(Struct, frozen=True, kw_only=True):
+    """One range, from `min` (inclusive) to `max` (exclusive). `parents` are all its ancestors, oldest first."""
 
     id: str
     min: str
     max: str
     parents: tuple[str, ...] = ()
     lsn: int = 0
-    """Of its last change. Every change has the next one; they go on in the children of a split or merge."""
+    """The LSN of its last change. Each change increments it; children of a split or merge continue from it."""
     revision: int = 0
-    """Grows with every split and merge of the container; that of a range is of when it was made."""
+    """The container's revision when the range was created. Every split and merge increments the container's."""
 
     def overlaps(self, low: str, high: str) -> bool:
         return self.min < high and low < self.max
@@ -34,18 +34,18 @@ class Range(Struct, frozen=True, kw_only=True):
 
 
 def even_bounds(count: int) -> list[tuple[str, str]]:
-    """So many ranges over the whole space, with as many hashes in each."""
+    """Divide the whole space into this many ranges with equally many hashes."""
     if not 1 <= count <= RANGES_MAX:
-        raise Misconfigured(f"A container has 1 to {RANGES_MAX} ranges, not {count}.")
+        raise Misconfigured(f"A container must have 1 to {RANGES_MAX} ranges, not {count}.")
     cuts = [EPK_MIN, *(_text(_HASH_END * number // count - 1) for number in range(1, count)), EPK_MAX]
     return list(pairwise(cuts))
 
 
 def middle(low: str, high: str) -> str:
-    """Where a range is cut in two if nobody says where."""
+    """The default split point of a range: the middle of its hashes."""
     found = _text((_number(low) + _number(high)) // 2)
     if not low < found < high:
-        raise Misconfigured(f"The range from {low!r} to {high!r} is too small to be split.")
+        raise Misconfigured(f"The range from {low!r} to {high!r} is too small to split.")
     return found
 
 
@@ -53,14 +53,14 @@ def check_cut(low: str, high: str, at: str) -> str:
     digits = set("0123456789ABCDEF")
     if not low < at < high or len(at) % 2 or not digits.issuperset(at):
         raise Misconfigured(
-            f"{at!r} is no place to split the range from {low!r} to {high!r}: it is an even number of digits 0 to 9 "
-            "and A to F, and lies between them."
+            f"Cannot split the range from {low!r} to {high!r} at {at!r}. Pass an even number of digits 0-9 and A-F, "
+            "between these bounds."
         )
     return at
 
 
-def gone(id: str, children: tuple[str, ...]) -> RangeGone:
-    error = RangeGone(f"The range {id} is gone: it was split or merged. Go on in {', '.join(children)}.")
+def range_gone(id: str, children: tuple[str, ...]) -> RangeGone:
+    error = RangeGone(f"The range {id} was split or merged. Continue with {', '.join(children)}.")
     error.children = children
     return error
 

@@ -1,4 +1,4 @@
-"""The words of a query: what a text is cut into, and how they are taken one after the other."""
+"""Splits a query into tokens, and reads them one after the other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, NoReturn, TypeAlias
 
 from evenflow.errors import Misconfigured, Unsupported
 
-Sort: TypeAlias = Literal["name", "number", "text", "parameter", "sign", "end"]
+TokenKind: TypeAlias = Literal["name", "number", "text", "parameter", "sign", "end"]
 
 QUERY_CHARACTERS_MAX = 512 * 1024
 _TOKEN = re.compile(
@@ -26,16 +26,16 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-SIGNS_OF_MORE = {
+UNSUPPORTED_OPERATORS = {
     **dict.fromkeys("+-*/%", "arithmetic"),
-    **dict.fromkeys("&|^~", "operators on bits"),
-    "||": "joining texts with ||",
+    **dict.fromkeys("&|^~", "bitwise operators"),
+    "||": "string concatenation with ||",
     "??": "the operator ??",
     "?": "the operator ?:",
-    "{": "objects in a query",
-    "[": "lists in a query",
+    "{": "object literals",
+    "[": "array literals",
 }
-_WORDS_OF_MORE = {
+_UNSUPPORTED_KEYWORDS = {
     "LIKE": "LIKE",
     "EXISTS": "EXISTS",
     "JOIN": "JOIN",
@@ -48,98 +48,98 @@ _WORDS_OF_MORE = {
 
 
 class Token(NamedTuple):
-    sort: Sort
+    kind: TokenKind
     text: str
-    """As it is written; of a text what it says."""
-    place: int
+    """As written in the query; for a string literal, its value."""
+    position: int
 
 
 def bad_query(why: str) -> Misconfigured:
-    return Misconfigured(f"The query cannot be read: {why}.")
+    return Misconfigured(f"The query is invalid: {why}.")
 
 
-def cut(query: str) -> list[Token]:
+def tokenize(query: str) -> list[Token]:
     if len(query) > QUERY_CHARACTERS_MAX:
-        raise bad_query(f"it has more than {QUERY_CHARACTERS_MAX:,} characters")
+        raise bad_query(f"it has {len(query):,} characters, and the maximum is {QUERY_CHARACTERS_MAX:,}")
     tokens: list[Token] = []
-    place = 0
-    while place < len(query):
-        found = _TOKEN.match(query, place)
+    position = 0
+    while position < len(query):
+        found = _TOKEN.match(query, position)
         if found is None or found.lastgroup == "open":
-            raise bad_query(f"there is {query[place : place + 10]!r} at character {place + 1}")
-        sort = found.lastgroup
-        if sort != "space":
+            raise bad_query(f"there is {query[position : position + 10]!r} at character {position + 1}")
+        kind = found.lastgroup
+        if kind != "space":
             text = found.group()
-            said = _said(text) if sort == "text" else text
-            tokens.append(Token(sort, said, place))  # type: ignore[arg-type]
-        place = found.end()
-    return [*tokens, Token("end", "", place)]
+            value = _unquoted(text) if kind == "text" else text
+            tokens.append(Token(kind, value, position))  # type: ignore[arg-type]
+        position = found.end()
+    return [*tokens, Token("end", "", position)]
 
 
-def _said(quoted: str) -> str:
-    def meant(found: re.Match[str]) -> str:
+def _unquoted(quoted: str) -> str:
+    def unescaped(found: re.Match[str]) -> str:
         escape = found.group(1)
         return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
 
-    said = _ESCAPE.sub(meant, quoted[1:-1])
-    # Two halves of one character may have been written one after the other; a half alone is none.
-    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    value = _ESCAPE.sub(unescaped, quoted[1:-1])
+    # A surrogate pair may be written as two escapes; a lone surrogate is replaced.
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-class Words:
-    """The tokens of a query, taken one after the other. Where one does not fit it says so, or what would be needed."""
+class TokenCursor:
+    """Reads the tokens of a query. An unexpected token raises `Misconfigured`, an unsupported one `Unsupported`."""
 
     def __init__(self, query: str) -> None:
-        self._tokens = cut(query)
-        self._next = 0
+        self.tokens = tokenize(query)
+        self.index = 0
 
     @property
-    def _token(self) -> Token:
-        return self._tokens[self._next]
+    def current(self) -> Token:
+        return self.tokens[self.index]
 
-    def _peek(self, ahead: int) -> Token:
-        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
+    def peek(self, ahead: int) -> Token:
+        return self.tokens[min(self.index + ahead, len(self.tokens) - 1)]
 
-    def _step(self) -> Token:
-        token = self._token
-        if token.sort == "end":
-            self._stumble()
-        self._next += 1
+    def advance(self) -> Token:
+        token = self.current
+        if token.kind == "end":
+            self.fail()
+        self.index += 1
         return token
 
-    def _is(self, word: str) -> bool:
-        return self._token.sort == "name" and self._token.text.upper() == word.upper()
+    def at_word(self, word: str) -> bool:
+        return self.current.kind == "name" and self.current.text.upper() == word.upper()
 
-    def _take(self, word: str) -> bool:
-        found = self._is(word)
-        self._next += found
+    def accept(self, word: str) -> bool:
+        found = self.at_word(word)
+        self.index += found
         return found
 
-    def _demand(self, word: str) -> None:
-        if not self._take(word):
-            self._stumble(word)
+    def expect(self, word: str) -> None:
+        if not self.accept(word):
+            self.fail(word)
 
-    def _take_sign(self, sign: str) -> bool:
-        found = self._token.sort == "sign" and self._token.text == sign
-        self._next += found
+    def accept_sign(self, sign: str) -> bool:
+        found = self.current.kind == "sign" and self.current.text == sign
+        self.index += found
         return found
 
-    def _demand_sign(self, sign: str) -> None:
-        if not self._take_sign(sign):
-            self._stumble(sign)
+    def expect_sign(self, sign: str) -> None:
+        if not self.accept_sign(sign):
+            self.fail(sign)
 
-    def _name(self) -> str:
-        token = self._step()
-        if token.sort != "name":
-            self._next -= 1
-            self._stumble("a name")
+    def expect_name(self) -> str:
+        token = self.advance()
+        if token.kind != "name":
+            self.index -= 1
+            self.fail("a name")
         return token.text
 
-    def _stumble(self, wanted: str = "") -> NoReturn:
-        token = self._token
-        known = _WORDS_OF_MORE if token.sort == "name" else SIGNS_OF_MORE if token.sort == "sign" else {}
+    def fail(self, wanted: str = "") -> NoReturn:
+        token = self.current
+        known = _UNSUPPORTED_KEYWORDS if token.kind == "name" else UNSUPPORTED_OPERATORS if token.kind == "sign" else {}
         if token.text.upper() in known:
             raise Unsupported(f"The embedded container does not support {known[token.text.upper()]}.")
-        there = "it ends" if token.sort == "end" else f"there is {token.text[:40]!r}"
-        place = f" at character {token.place + 1}"
-        raise bad_query(f"{there}{place}" + (f", where {wanted} is expected" if wanted else ""))
+        there = "it ends" if token.kind == "end" else f"there is {token.text[:40]!r}"
+        position = f" at character {token.position + 1}"
+        raise bad_query(f"{there}{position}" + (f", where {wanted} is expected" if wanted else ""))

@@ -1,7 +1,7 @@
-"""How values compare in a query, as in Cosmos DB: by three truths, since what is missing is neither equal nor unequal.
+"""Compares values in queries as Cosmos DB does, with three-valued logic: a missing value is neither equal nor unequal.
 
-`=` and `!=` compare values of any two types, `<` and its like only two of one type. In an order, types come first:
-missing, null, false and true, numbers, texts, lists, objects.
+`=` and `!=` compare values of any types; `<`, `<=`, `>` and `>=` need two values of the same type. ORDER BY sorts by
+type first: missing, null, booleans, numbers, strings, arrays, objects.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def unequal(one: Any, other: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal to the depth, where true is not 1."""
+    """Deep equality in which true is not equal to 1."""
     kind = rank(one)
     if kind != rank(other):
         return False
@@ -53,13 +53,13 @@ def same(one: Any, other: Any) -> bool:
 
 
 def compared(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """An order between two values of one type that have one."""
+    """A comparison of two values of the same type; MISSING for other values."""
 
     def found(one: Any, other: Any) -> Any:
         kind = rank(one)
         if kind != rank(other) or kind in (MISSING_RANK, LIST_RANK, OBJECT_RANK):
             return MISSING
-        # Nulls are equal, and Python has no order for them.
+        # Nulls are equal to each other, and Python cannot order them.
         return test(0, 0) if kind == NULL_RANK else test(one, other)
 
     return found
@@ -82,7 +82,7 @@ def negated(value: Any) -> Any:
 
 
 def order(one: Any, other: Any) -> int:
-    """Below zero when one comes before the other in an order, above when after."""
+    """Negative if `one` sorts before `other`, positive if after, else zero."""
     kind, other_kind = rank(one), rank(other)
     if kind != other_kind:
         return kind - other_kind

@@ -1,4 +1,4 @@
-"""The embedded hub: a durable partitioned log in a folder. It knows nothing of leases, groups or checkpoints."""
+"""The embedded hub: a durable partitioned log in a folder. It has no leases, groups or checkpoints."""
 
 from evenflow.embedded.hub.batch import Batch
 from evenflow.embedded.hub.hub import Hub, HubInfo, PartitionInfo

@@ -1,5 +1,7 @@
-"""Memory for large rows, used again and again: the allocator gives back to the system what is freed by another thread
-than the one that took it, and fetching it anew costs more than reading the row.
+"""A pool of buffers for large rows.
+
+Rows are allocated on one thread and freed on another. The allocator returns such memory to the system, and getting it
+back costs more than reading the row.
 """
 
 from __future__ import annotations
@@ -7,12 +9,12 @@ from __future__ import annotations
 from threading import Lock
 
 LARGE_BYTES = 64 * 1024
-"""Below this, the allocator keeps what it has."""
+"""The allocator keeps freed blocks below this size."""
 KEPT_BYTES_MAX = 6 * 1024 * 1024
 
 
 class Buffers:
-    """Buffers to take and give back, from any thread. Those that wait to be taken are bounded in bytes."""
+    """A thread-safe pool. The idle buffers are bounded in bytes."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -26,7 +28,7 @@ class Buffers:
                 buffer = self._kept.pop()
                 self._kept_bytes -= len(buffer)
                 return buffer
-        # Rounded up, so that it fits the next row too when that is a little larger.
+        # Round up, so that the buffer also fits a slightly larger row later.
         return bytearray(-(-size_bytes // LARGE_BYTES) * LARGE_BYTES)
 
     def give_back(self, buffer: bytearray) -> None:

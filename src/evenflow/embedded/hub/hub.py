@@ -1,4 +1,4 @@
-"""The embedded hub as its users see it: make one, open one, send, look at it, let it grow, trim it."""
+"""The public API of the embedded hub: create, open, send, inspect, add partitions, trim."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from evenflow.embedded.hub.facts import HubFacts
-from evenflow.embedded.hub.making import make_hub
-from evenflow.embedded.hub.opened import OpenHub
+from evenflow.embedded.hub.clock import wall_us as system_wall_us
+from evenflow.embedded.hub.creation import create_hub
+from evenflow.embedded.hub.metadata import HubMetadata
+from evenflow.embedded.hub.open_hub import OpenHub
 from evenflow.embedded.hub.producer import RETRY_S, Producer
-from evenflow.embedded.hub.wall import wall_us as system_wall_us
 from evenflow.errors import EvenflowError, Misconfigured, NotAHub, SourceUnavailable
 from evenflow.model import MICROSECONDS
 
@@ -29,19 +29,18 @@ if TYPE_CHECKING:
     from evenflow.embedded.hub.writer import Sent
 
 BUSY_TIMEOUT_S = 5.0
-"""How long a locked file is waited for; below the time-to-live of a lease, so that it shows as what it is."""
+"""How long to wait for a locked file. Below a lease's time-to-live, so that the lock is reported as the cause."""
 
-
-ID_MOST = 200
+PRODUCER_ID_CHARACTERS_MAX = 200
 
 
 class PartitionInfo(Struct, frozen=True, kw_only=True):
-    """One partition as it stands. `problem` says why nothing else is known."""
+    """The current state of one partition. `problem` says why it could not be read."""
 
     id: str
     oldest: int | None = None
     newest: int | None = None
-    """Before `oldest` when the partition is empty; -1 when it never held an event."""
+    """`oldest - 1` if the partition is empty; -1 if it never held an event."""
     count: int = 0
     size_bytes: int = 0
     newest_at: datetime | None = None
@@ -49,7 +48,7 @@ class PartitionInfo(Struct, frozen=True, kw_only=True):
 
 
 class HubInfo(Struct, frozen=True, kw_only=True):
-    """A hub as it stands."""
+    """The current state of a hub."""
 
     name: str
     path: str
@@ -61,10 +60,10 @@ class HubInfo(Struct, frozen=True, kw_only=True):
 
 
 class Hub:
-    """A durable partitioned log in a folder. Any number of processes may open it, write and read at once.
+    """A durable partitioned log in a folder. Any number of processes may open it, write and read concurrently.
 
-    If the folder is deleted and made again, this object goes on with the new one; until it is there again, every
-    use raises `SourceUnavailable`.
+    If the folder is deleted and created again, this object switches to the new hub. Until then, every call raises
+    `SourceUnavailable`.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Hub:
         self._wall_us = wall_us
         self._lock = Lock()
         self._closed = False
-        self._open = self._opened_anew()
+        self._open = self._open_folder()
         self._producer = Producer(self.opened)
 
     @classmethod
@@ -94,11 +93,13 @@ class Hub:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         wall_us: Callable[[], int] = system_wall_us,
     ) -> Hub:
-        """Make a hub and open it. It keeps everything, or what is younger than `retention_s` and in all no more
-        than about `retention_bytes` (each partition has an even share of them). Its name is the folder's.
+        """Create a hub and open it. Its name defaults to the folder's.
+
+        By default it keeps all events. `retention_s` limits their age, and `retention_bytes` their total size,
+        approximately: each partition may use an even share.
         """
         folder = Path(path)
-        facts = HubFacts(
+        metadata = HubMetadata(
             name=name or folder.absolute().name,
             made=token_hex(8),
             created_us=wall_us(),
@@ -106,7 +107,7 @@ class Hub:
             retention_s=retention_s,
             retention_bytes=retention_bytes,
         )
-        make_hub(folder, facts, busy_timeout_s)
+        create_hub(folder, metadata, busy_timeout_s)
         return cls(folder, busy_timeout_s=busy_timeout_s, wall_us=wall_us)
 
     def __enter__(self) -> Hub:
@@ -129,56 +130,59 @@ class Hub:
         return f"Hub({str(self.path)!r})"
 
     def producer(self, id: str = "", *, retry_s: float = RETRY_S) -> Producer:
-        """One that sends again for about `retry_s` what may work the next time; with an `id`, one whose sends the
-        application numbers.
+        """A producer that retries transient failures for about `retry_s`. With an `id`, the application numbers its
+        sends.
         """
-        if not isinstance(id, str) or not id.isprintable() or len(id) > ID_MOST:
-            raise Misconfigured(f"A producer's id is printable text of at most {ID_MOST} characters, not {id!r:.100}.")
+        if not isinstance(id, str) or not id.isprintable() or len(id) > PRODUCER_ID_CHARACTERS_MAX:
+            raise Misconfigured(
+                f"A producer's id must be printable text of at most {PRODUCER_ID_CHARACTERS_MAX} characters, "
+                f"not {id!r:.100}."
+            )
         return Producer(self.opened, id, retry_s)
 
     def batch(
         self, events: Sendable | Iterable[Sendable], key: str | None = None, partition: int | str | None = None
     ) -> Batch:
-        """Events as a value that may be sent again: however often, they are stored once. Nothing is sent yet."""
+        """A batch of these events, which can be sent any number of times and is stored once. Sends nothing yet."""
         return self._producer.batch(events, key, partition)
 
     async def send(
         self, events: Batch | Sendable | Iterable[Sendable], key: str | None = None, partition: int | str | None = None
     ) -> tuple[Sent, ...]:
-        """As `Producer.send`, once: what fails is the caller's to send again, with the error's `batch`."""
+        """Like `Producer.send`, without retries. After a failure, the caller may send the error's `batch` again."""
         return await self._producer.send(events, key, partition)
 
     def info(self) -> HubInfo:
-        """A look at all partitions. Blocks for milliseconds."""
+        """Read the state of all partitions. Blocks for milliseconds."""
         opened = self.opened()
-        facts = opened.facts(fresh=True)
+        metadata = opened.metadata(fresh=True)
         return HubInfo(
-            name=facts.name,
+            name=metadata.name,
             path=str(self.path),
-            made=facts.made,
-            created_at=_moment(facts.created_us),
-            retention_s=facts.retention_s,
-            retention_bytes=facts.retention_bytes,
-            partitions=tuple([_partition_info(opened, number) for number in range(facts.partitions)]),
+            made=metadata.made,
+            created_at=_utc(metadata.created_us),
+            retention_s=metadata.retention_s,
+            retention_bytes=metadata.retention_bytes,
+            partitions=tuple([_partition_info(opened, number) for number in range(metadata.partitions)]),
         )
 
     def add_partitions(self, more: int) -> int:
-        """Add partitions; how many there are now. From then on, keys may go to other partitions than before."""
+        """Add partitions and return the new count. From then on, keys may map to other partitions than before."""
         if more < 1:
-            raise Misconfigured(f"A hub can only grow: {more} is no number of partitions to add.")
+            raise Misconfigured(f"Cannot add {more} partitions: a hub can only grow. Add 1 or more.")
         opened = self.opened()
         opened.grow(more)
-        return opened.facts().partitions
+        return opened.metadata().partitions
 
     def trim(self) -> None:
-        """Remove now what retention no longer keeps; writers do so by themselves now and then."""
+        """Remove what retention no longer keeps. Writers also do this periodically."""
         opened = self.opened()
-        for number in range(opened.facts(fresh=True).partitions):
+        for number in range(opened.metadata(fresh=True).partitions):
             while opened.trim(opened.log(number)):
                 pass
 
     def close(self) -> None:
-        """Waits for what is being written. Idempotent."""
+        """Wait for writes in progress, then close. Idempotent."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -188,27 +192,27 @@ class Hub:
         await asyncio.to_thread(self.close)
 
     def opened(self) -> OpenHub:
-        """The hub that is at this path now. For sources; it is a look at a file's metadata when nothing has changed."""
+        """The hub that is at this path now. For sources; costs one look at a file's metadata if nothing has changed."""
         if self._closed:
-            raise Misconfigured(f"The hub at {self.path} was closed by this program. Open it again.")
-        if self._open.gone:
+            raise Misconfigured(f"The hub at {self.path} is closed. Open it again.")
+        if self._open.is_deleted:
             with self._lock:
-                if self._open.gone:
+                if self._open.is_deleted:
                     self._replace()
         return self._open
 
     def _replace(self) -> None:
         try:
-            new = self._opened_anew()
+            new = self._open_folder()
         except NotAHub as error:
             raise SourceUnavailable(
-                f"The hub at {self.path} was deleted while it was in use. Restore it, make it again, or stop."
+                f"The hub at {self.path} was deleted while it was in use. Restore it, create it again, or stop."
             ) from error
         old, self._open = self._open, new
-        # It waits for what is being written to files that are gone, which is nobody's business any more.
+        # Closing waits for writes to files that are deleted. No caller needs to wait for those.
         Thread(target=old.close, daemon=True).start()
 
-    def _opened_anew(self) -> OpenHub:
+    def _open_folder(self) -> OpenHub:
         return OpenHub(self.path, busy_timeout_s=self._busy_timeout_s, wall_us=self._wall_us)
 
 
@@ -223,9 +227,9 @@ def _partition_info(opened: OpenHub, number: int) -> PartitionInfo:
         newest=state.next - 1,
         count=state.next - state.oldest,
         size_bytes=state.size_bytes,
-        newest_at=_moment(state.enqueued_us) if state.next else None,
+        newest_at=_utc(state.enqueued_us) if state.next else None,
     )
 
 
-def _moment(time_us: int) -> datetime:
+def _utc(time_us: int) -> datetime:
     return datetime.fromtimestamp(time_us / MICROSECONDS, UTC)

@@ -1,9 +1,9 @@
-"""Which partition a key belongs to: the same number here as in Azure Event Hubs, for the same number of partitions.
+"""Maps keys to partitions, exactly as Azure Event Hubs does for the same number of partitions.
 
-Event Hubs hashes the key's UTF-8 bytes by Bob Jenkins' lookup3, folds both words into a signed 16-bit number, and
-takes the absolute value of the remainder, which in .NET, Java and JavaScript has the sign of the hash. (Python's own
-SDK takes Python's remainder, which differs for negative hashes, and hashes code points instead of UTF-8; we follow
-the others, which were ported from the service.)
+Event Hubs hashes the key's UTF-8 bytes with Bob Jenkins' lookup3, folds both words into a signed 16-bit number, and
+takes the absolute value of the remainder, which has the sign of the hash in .NET, Java and JavaScript. Microsoft's
+Python SDK differs: it uses Python's remainder for negative hashes, and hashes code points instead of UTF-8. This module
+follows the others, which were ported from the service.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEED = 0xDEADBEEF
 _BLOCK_BYTES = 12
 
 CACHED_KEYS = 1 << 17
-"""A hash costs microseconds, a cached one a twentieth of that; 100,000 homes fit."""
+"""A hash costs microseconds, and a cached one a twentieth of that. 100,000 keys fit."""
 
 
 @lru_cache(maxsize=CACHED_KEYS)
@@ -36,7 +36,7 @@ def lookup3(data: bytes) -> tuple[int, int]:
     a = b = c = (_SEED + len(data)) & _MASK
     if not data:
         return c, b
-    # The last block may be short; zeros in place of what is missing add nothing.
+    # Pad a short last block with zeros, which do not change the hash.
     padded = data + b"\0" * (-len(data) % _BLOCK_BYTES)
     blocks = list(struct.iter_unpack("<3I", padded))
     for x, y, z in blocks[:-1]:
@@ -51,7 +51,7 @@ def _rotated(word: int, bits: int) -> int:
 
 
 def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
-    # Six rounds of one pattern in which the three words change places.
+    # Six rounds of the same step; the three words rotate after each.
     for bits in (4, 6, 8, 16, 19, 4):
         a = ((a - c) & _MASK) ^ _rotated(c, bits)
         c = (c + b) & _MASK
@@ -60,9 +60,9 @@ def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
 
 
 def _final(a: int, b: int, c: int) -> tuple[int, int]:
-    # Seven rounds of one pattern; after each, the word that was changed moves to the back.
+    # Seven rounds of the same step; after each, the changed word moves to the back.
     for bits in (14, 11, 25, 16, 4, 14, 24):
         c = ((c ^ b) - _rotated(b, bits)) & _MASK
         a, b, c = b, c, a
-    # Seven turns of three words leave them one place further than they were.
+    # Seven rotations of three words leave them rotated by one.
     return b, a

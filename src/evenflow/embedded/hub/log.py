@@ -1,7 +1,7 @@
 """One partition: an ordered log in one SQLite file, written and read in short transactions.
 
-All of it blocks and belongs off the event loop's thread; a lock lets several threads share a log. Sequences are
-contiguous and start at 0; they go on after everything was trimmed, and times never go back.
+All methods block, so call them off the event loop's thread. A lock lets several threads share a log. Sequence numbers
+are contiguous and start at 0. They continue after the log was trimmed, and enqueue times never decrease.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import apsw
 import msgspec
 
 from evenflow.embedded.hub.buffers import LARGE_BYTES, Buffers
-from evenflow.embedded.hub.marks import Recognition, numbers_kept
-from evenflow.embedded.hub.records import Look, Row, checksum, cut, decode, decode_stored, encode
+from evenflow.embedded.hub.deduplication import Deduplicator, recent_numbers
+from evenflow.embedded.hub.log_state import LogState, check_range
+from evenflow.embedded.hub.records import LogRead, LogRow, checksum, decode, decode_stored, encode, split_into_rows
 from evenflow.embedded.hub.schema import LOG_APPLICATION_ID, create_tables, upgrade_log
-from evenflow.embedded.hub.state import LogState, check_range
 from evenflow.errors import Corrupt, EvenflowError, SourceUnavailable
 from evenflow.local.database import connect, damaged, immediate, sync_folder, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from evenflow.embedded.hub.marks import Mark
+    from evenflow.embedded.hub.deduplication import PartitionSend
     from evenflow.embedded.hub.records import StoredEvent
     from evenflow.model import Event
 
 E = TypeVar("E")
 
 PAGE_BYTES = 16_384
-"""Rows of hundreds of kilobytes fill pages of this size a third faster than the usual ones."""
+"""Writing rows of hundreds of kilobytes is a third faster with pages of this size than with SQLite's default."""
 CHECKPOINT_PAGES = 512
 CACHE_BYTES = 512 * 1024
-"""Events are written once and read once; a larger cache only makes a process with many partitions larger."""
+"""Events are written once and read once, so a larger cache only costs memory in a process with many partitions."""
 WAL_BYTES_MAX = 64 * 1024 * 1024
-"""A log that grew beside a reader that stood still is cut back to this."""
+"""The write-ahead log is truncated to this size after a long-running reader made it grow."""
 TRIM_ROWS = 64
 """How many rows one transaction removes at most."""
 
@@ -46,8 +46,8 @@ _INSERT = """
 INSERT INTO batches (first, last, enqueued_us, written, size, crc, sends, events) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-# The newest row says where the log stands; the state of the last trim does when there is none. An append thus writes
-# to one place only.
+# The end of the log is taken from the newest row, or from the state of the last trim if there is no row. This way an
+# append writes to one table only.
 _STATE = """
 SELECT oldest, coalesce(newest.last + 1, state.next), coalesce(newest.enqueued_us, state.enqueued_us),
     coalesce(newest.written, trimmed), trimmed
@@ -65,9 +65,9 @@ _ROW_OF = "SELECT first, last, enqueued_us FROM batches WHERE first <= ? ORDER B
 
 
 def create_log(path: Path, made: str, number: int, busy_timeout_s: float) -> None:
-    """Make the file of a partition that nobody can see yet; durable when it returns.
+    """Create the file of a partition that is not visible yet; durable on return.
 
-    What a crashed attempt left behind is replaced.
+    Replaces what an attempt that crashed left behind.
     """
     with translated(path, SourceUnavailable):
         for leftover in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
@@ -82,7 +82,7 @@ def create_log(path: Path, made: str, number: int, busy_timeout_s: float) -> Non
 
 
 class PartitionLog:
-    """The file is opened at the first use, and again after an error that a restored file may have cured."""
+    """Opens the file at the first use, and again after an error that a restored file may have fixed."""
 
     def __init__(
         self, path: Path, made: str, number: int, busy_timeout_s: float, buffers: Buffers | None = None
@@ -98,92 +98,97 @@ class PartitionLog:
         self._buffers = buffers or Buffers()
 
     def append(
-        self, groups: Sequence[Sequence[Event]], now_us: int, marks: Sequence[Mark | None] = ()
+        self, groups: Sequence[Sequence[Event]], now_us: int, sends: Sequence[PartitionSend | None] = ()
     ) -> list[tuple[int, int]]:
-        """Write all groups in one durable transaction; the first and last sequence of each.
+        """Write all groups in one durable transaction and return the first and last sequence number of each.
 
-        A group whose mark says that it is stored already is not written again. Raises `BatchForgotten`, and writes
-        nothing, when that can no longer be told of one of them.
+        A group whose send is already stored is not written again. Raises `BatchForgotten` and writes nothing if the
+        log no longer knows whether one of them is stored.
         """
         commits = False
         try:
             with self._use() as connection, immediate(connection):
-                places = self._append(connection, groups, now_us, marks)
+                ranges = self._append(connection, groups, now_us, sends)
                 commits = True
         except EvenflowError as error:
-            # Only a disk that was full before the last page is known not to have the whole commit.
+            # After a failed commit the data may be durable. Only a full disk is known to have prevented it.
             if commits and not isinstance(error.__cause__, apsw.FullError):
-                for mark in filter(None, marks):
-                    mark.in_doubt = True
+                for send in filter(None, sends):
+                    send.in_doubt = True
             raise
-        return places
+        return ranges
 
     def _append(
-        self, connection: apsw.Connection, groups: Sequence[Sequence[Event]], now_us: int, marks: Sequence[Mark | None]
+        self,
+        connection: apsw.Connection,
+        groups: Sequence[Sequence[Event]],
+        now_us: int,
+        sends: Sequence[PartitionSend | None],
     ) -> list[tuple[int, int]]:
         state = _state(connection)
-        known = Recognition(self.path, connection, state, marks or [None] * len(groups))
-        places, new = known.places(groups)
+        deduplicator = Deduplicator(self.path, connection, state, sends or [None] * len(groups))
+        ranges, new = deduplicator.assign(groups)
         if not new:
-            return places
+            return ranges
         events = new[0] if len(new) == 1 else [event for group in new for event in group]
         enqueued_us = max(now_us, state.enqueued_us)
         end, sequence, written = state.next + len(events), state.next, state.written_bytes
-        for row in cut(events):
+        for row in split_into_rows(events):
             blob = encode(row, sequence, enqueued_us)
             first, sequence, written = sequence, sequence + len(row), written + len(blob)
-            sends = known.added() if sequence == end else None
+            batch_ids = deduplicator.encoded_batch_ids() if sequence == end else None
             connection.execute(
-                _INSERT, (first, sequence - 1, enqueued_us, written, len(blob), checksum(blob), sends, blob)
+                _INSERT, (first, sequence - 1, enqueued_us, written, len(blob), checksum(blob), batch_ids, blob)
             )
-        known.write_numbers()
-        return places
+        deduplicator.write_numbers()
+        return ranges
 
-    def read(self, after: int, max_events: int, max_bytes: int) -> Look:
-        """Whole rows from the event after `after` on, until they have so many events or bytes."""
+    def read(self, after: int, max_events: int, max_bytes: int) -> LogRead:
+        """Whole rows from the event after `after`, until they hold this many events or bytes."""
         with self._use() as connection:
             cursor = connection.execute(_ROWS, {"next": after + 1, "large": LARGE_BYTES})
             try:
-                look = self._collected(connection, cursor, after, max_events, max_bytes)
+                found = self._collect(connection, cursor, after, max_events, max_bytes)
             finally:
-                # A cursor that is left half read, if only by a traceback, holds the write-ahead log back.
+                # An unfinished cursor, which a traceback can keep alive, prevents checkpoints of the write-ahead log.
                 cursor.close()
-            if not look.rows:
+            if not found.rows:
                 check_range(self.path, after, _state(connection))
-        return look
+        return found
 
-    def _collected(
+    def _collect(
         self, connection: apsw.Connection, cursor: apsw.Cursor, after: int, max_events: int, max_bytes: int
-    ) -> Look:
-        rows: list[Row] = []
+    ) -> LogRead:
+        rows: list[LogRow] = []
         wanted = after + 1
         for first, last, size, crc, small in cursor:
             if first > wanted:
-                # Retention was faster than this reader: it gets what is before the gap, and next time the error.
-                return Look(rows, all=False)
-            rows.append(Row(first, last, size, crc, self._large(connection, first, size) if small is None else small))
+                # Retention overtook this reader. Return the rows before the gap; the next read raises the error.
+                return LogRead(rows, all=False)
+            blob = self._read_large(connection, first, size) if small is None else small
+            rows.append(LogRow(first, last, size, crc, blob))
             wanted = last + 1
             max_bytes -= size
             if last - after >= max_events or max_bytes <= 0:
-                # Asking for another row would read all of it.
-                return Look(rows, all=False)
-        return Look(rows, all=True)
+                # Fetching another row would read all of it.
+                return LogRead(rows, all=False)
+        return LogRead(rows, all=True)
 
-    def _large(self, connection: apsw.Connection, first: int, size: int) -> bytearray:
+    def _read_large(self, connection: apsw.Connection, first: int, size: int) -> bytearray:
         buffer = self._buffers.take(size)
         with connection.blob_open("main", "batches", "events", first, False) as blob:
             blob.read_into(buffer, 0, size)
         return buffer
 
-    def events(self, row: Row) -> list[Event]:
-        """A row's events, once. This needs no file and may be called on any thread."""
-        return self._decoded(row, decode)
+    def events(self, row: LogRow) -> list[Event]:
+        """Decode a row's events. Call it once per row; it needs no file and may run on any thread."""
+        return self._decode(row, decode)
 
-    def stored_events(self, row: Row) -> list[StoredEvent]:
-        """The same, for whoever passes them on."""
-        return self._decoded(row, decode_stored)
+    def stored_events(self, row: LogRow) -> list[StoredEvent]:
+        """Like `events`, in the form that servers forward."""
+        return self._decode(row, decode_stored)
 
-    def _decoded(self, row: Row, decode: Callable[[memoryview], list[E]]) -> list[E]:
+    def _decode(self, row: LogRow, decode: Callable[[memoryview], list[E]]) -> list[E]:
         try:
             with memoryview(row.blob) as whole, whole[: row.size_bytes] as blob:
                 if checksum(blob) != row.crc:
@@ -192,7 +197,7 @@ class PartitionLog:
         except msgspec.DecodeError as error:
             raise damaged(self.path, f"events {row.first} to {row.last} cannot be decoded: {error}") from error
         if len(events) != row.events_count:
-            raise damaged(self.path, f"there are {len(events)} events where {row.first} to {row.last} should be")
+            raise damaged(self.path, f"the row for events {row.first} to {row.last} holds {len(events)} events")
         if isinstance(row.blob, bytearray):
             self._buffers.give_back(row.blob)
         return events
@@ -202,13 +207,13 @@ class PartitionLog:
             return _state(connection)
 
     def last_number(self, producer: str) -> int | None:
-        """The newest number that is stored of a producer's sends; None when the log knows none."""
+        """The newest stored number of a producer's sends; None if the log knows none."""
         with self._use() as connection:
-            kept = numbers_kept(self.path, connection, producer)
+            kept = recent_numbers(self.path, connection, producer)
         return kept[-1].number if kept else None
 
     def enqueued_us(self, after: int) -> int | None:
-        """When the first event after this place was enqueued, of those that are still there; None: there is none."""
+        """When the first remaining event after this sequence was enqueued; None if there is none."""
         with self._use() as connection, connection:
             state = _state(connection)
             wanted = max(after + 1, state.oldest)
@@ -216,9 +221,9 @@ class PartitionLog:
         return int(row[2]) if row is not None else None
 
     def before_time(self, time_us: int) -> int:
-        """The sequence before the first event that was enqueued at or after a time; the newest when there is none.
+        """The sequence before the first event enqueued at or after a time; the newest if there is none.
 
-        Times rise with sequences, so this halves the log until one row is left; no index has to be kept.
+        Times increase with sequence numbers, so a binary search finds the row and no index is needed.
         """
         low = 0
         with self._use() as connection, connection:
@@ -232,9 +237,9 @@ class PartitionLog:
         return low - 1
 
     def trim(self, before_us: int | None, keep_bytes: int | None) -> bool:
-        """Remove some of the oldest rows that are too old or too much; whether there may be more.
+        """Remove some of the oldest rows that exceed the age or size limit. Returns whether there may be more.
 
-        For size alone the newest row always stays.
+        The size limit never removes the newest row.
         """
         with self._use() as connection, immediate(connection):
             state = _state(connection)
@@ -254,7 +259,7 @@ class PartitionLog:
         return removed == TRIM_ROWS
 
     def remove_before(self, sequence: int) -> None:
-        """Remove all rows whose events all come before a sequence."""
+        """Remove the rows whose events all come before a sequence."""
         with self._use() as connection, immediate(connection):
             row = connection.execute(
                 "SELECT last, written FROM batches WHERE last < ? ORDER BY first DESC LIMIT 1", (sequence,)
@@ -277,7 +282,7 @@ class PartitionLog:
                 raise
 
     def _opened(self) -> apsw.Connection:
-        """The connection, after a look whether the file at this path is still the one that it is connected to."""
+        """The connection, after checking that the file at this path is still the connected one."""
         if self._closed:
             raise SourceUnavailable(f"{self.path} is closed. Open the hub again.")
         try:
@@ -288,8 +293,8 @@ class PartitionLog:
         if self._connection is None or found.st_ino != self._inode:
             self._drop()
             if found.st_size == 0:
-                # SQLite would take it for a new database, and delete its write-ahead log.
-                raise damaged(self.path, "it is empty")
+                # SQLite would treat it as a new database and delete its write-ahead log.
+                raise damaged(self.path, "the file is empty")
             self._connection = self._connect()
             self._inode = found.st_ino
         return self._connection
@@ -298,7 +303,7 @@ class PartitionLog:
         connection = connect(self.path, busy_timeout_s=self._busy_timeout_s, create=False)
         try:
             if connection.pragma("application_id") != LOG_APPLICATION_ID:
-                raise damaged(self.path, "it is a database, but not that of a partition")
+                raise damaged(self.path, "it is a database, but not of a partition")
             row = connection.execute("SELECT made, number FROM state").fetchone()
             if row != (self._made, self._number):
                 raise damaged(self.path, f"it is not partition {self._number} of this hub")
@@ -312,9 +317,9 @@ class PartitionLog:
         return connection
 
     def _missing(self) -> SourceUnavailable:
-        """No damage for good: it may be a hub that is just being deleted, and a restored file is used at once."""
+        """A transient error: the hub may be in the middle of a delete, and a restored file is used at once."""
         if not self.path.parent.is_dir():
-            return SourceUnavailable(f"The hub at {self.path.parent.parent} was deleted. Make it again or restore it.")
+            return SourceUnavailable(f"The hub at {self.path.parent.parent} was deleted. Restore or create it again.")
         return SourceUnavailable(
             f"{self.path} is missing. Restore it from a backup; the other partitions are not affected."
         )

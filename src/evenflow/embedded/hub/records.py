@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROW_EVENTS = 2_000
 ROW_BYTES = 1024 * 1024
-"""What a row holds at most, roughly; an event that is larger has a row of its own."""
+"""The approximate size limit of a row. A larger event gets its own row."""
 EVENT_BYTES_MAX = 64 * 1024 * 1024
 
 _PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
@@ -27,29 +27,29 @@ _PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Wire(Struct, frozen=True, array_like=True, gc=False):
-    """What a message of another protocol has beside body, key and properties, in that protocol's own encoding.
+class WireSections(Struct, frozen=True, array_like=True, gc=False):
+    """The parts of an AMQP message besides body, key and properties, in AMQP's encoding.
 
-    The hub keeps it and does not look at it.
+    The hub stores them without reading them.
     """
 
-    middle: bytes = b""
-    """What comes before the body."""
+    properties: bytes = b""
+    """The sections before the body."""
     header: bytes = b""
-    notes: bytes = b""
-    notes_count: int = 0
+    annotations: bytes = b""
+    annotations_count: int = 0
     tail: bytes | None = None
-    """The body as it came, and what comes after it, where that is more than the bytes of `body`."""
+    """The body sections and the footer as they arrived, if they are more than the bytes of `body`."""
 
 
 class WireEvent(Event, frozen=True, array_like=True, gc=False):
-    """An event that was sent by another protocol. Readers of the hub see the event alone."""
+    """An event that arrived over AMQP. Readers of the hub see the event only."""
 
-    wire: Wire | None = None
+    wire: WireSections | None = None
 
 
 class StoredEvent(Struct, frozen=True, array_like=True, gc=False):
-    """An event as it is stored, for those who pass it on: its properties stay encoded."""
+    """An event as it is stored, for servers that forward it: its properties stay encoded."""
 
     body: bytes
     key: str | None
@@ -57,30 +57,30 @@ class StoredEvent(Struct, frozen=True, array_like=True, gc=False):
     sequence: int
     enqueued_us: int
     offset_text: str | None = None
-    wire: Wire | None = None
+    wire: WireSections | None = None
 
 
-class Row(NamedTuple):
-    """Events that were written together, encoded and unchecked."""
+class LogRow(NamedTuple):
+    """Events that were written together, still encoded and unchecked."""
 
     first: int
     last: int
     size_bytes: int
     crc: int
     blob: bytes | bytearray
-    """With a large row it is one of the log's buffers, of which only the beginning is the row's."""
+    """For a large row, one of the log's buffers; only its first `size_bytes` belong to the row."""
 
     @property
     def events_count(self) -> int:
         return self.last - self.first + 1
 
 
-class Look(NamedTuple):
-    """What one look into a log gave."""
+class LogRead(NamedTuple):
+    """The rows that one read of a log returned."""
 
-    rows: list[Row]
+    rows: list[LogRow]
     all: bool
-    """There was no more."""
+    """Whether the read reached the end of the log."""
 
 
 _decoder = msgspec.msgpack.Decoder(list[Event])
@@ -97,8 +97,8 @@ def encode(events: Sequence[Event], first: int, enqueued_us: int) -> bytes:
     return _encoder.encode(rows)
 
 
-def survives(properties: dict[str, Any]) -> bool:
-    """Whether these properties can be stored and come back: what cannot would make its whole row unreadable."""
+def is_storable(properties: dict[str, Any]) -> bool:
+    """Whether these properties survive encoding and decoding. Others would make their whole row unreadable."""
     if not all(type(name) is str for name in properties):
         return False
     if all(type(value) in _PLAIN for value in properties.values()):
@@ -115,7 +115,7 @@ def decode(blob: bytes | memoryview) -> list[Event]:
 
 
 def decode_stored(blob: bytes | memoryview) -> list[StoredEvent]:
-    # A copy, since what stays encoded stays a part of it, and a row's memory is used again.
+    # Copy, since encoded properties refer to the blob, and the row's buffer is reused.
     return _stored_decoder.decode(bytes(blob))
 
 
@@ -128,7 +128,7 @@ def checksum(blob: bytes | memoryview) -> int:
     return crc32(blob)
 
 
-def cut(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+def split_into_rows(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     """Divide events into rows, in order."""
     if len(events) <= ROW_EVENTS and body_bytes(events) <= ROW_BYTES:
         yield events
@@ -137,7 +137,7 @@ def cut(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     for index, event in enumerate(events):
         length = len(event.body)
         if length > EVENT_BYTES_MAX:
-            raise ValueError(f"an event has {length} bytes, and the most is {EVENT_BYTES_MAX}")
+            raise ValueError(f"an event has {length} bytes; the maximum is {EVENT_BYTES_MAX}")
         if index > start and (index - start >= ROW_EVENTS or size_bytes + length > ROW_BYTES):
             yield events[start:index]
             start, size_bytes = index, 0

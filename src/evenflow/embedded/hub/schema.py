@@ -1,4 +1,4 @@
-"""What the files of a hub look like, and how those of an earlier format become ones of this format."""
+"""The tables of a hub's files, and the upgrade of files in an earlier format."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import apsw
 
 FORMAT = 2
-"""1: no ids of sends, no producers. Of a partition's file, which had no number then, it is 0."""
+"""Format 1 had no ids of sends and no producers; its partition files carry the number 0."""
 
 LOG_APPLICATION_ID = 0x45764850
 
-# `sends` comes before `events`, so that SQLite finds it without reading what may be a megabyte.
+# `sends` comes before `events`, so that SQLite reads it without reading the events, which may be a megabyte.
 _LOG = """
 CREATE TABLE batches (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, enqueued_us INTEGER NOT NULL, written INTEGER NOT NULL,
@@ -46,7 +46,7 @@ def create_tables(connection: apsw.Connection, made: str, number: int) -> None:
 
 
 def upgrade_log(path: Path, connection: apsw.Connection) -> None:
-    """Bring a partition's file to this format; of many that try at once, one does."""
+    """Upgrade a partition's file to this format. Concurrent attempts are serialized."""
     if connection.pragma("user_version") < FORMAT:
         with immediate(connection):
             if connection.pragma("user_version") < FORMAT:
@@ -57,5 +57,5 @@ def upgrade_log(path: Path, connection: apsw.Connection) -> None:
 def check_format(path: Path, version: object) -> None:
     if not isinstance(version, int) or version > FORMAT:
         raise Misconfigured(
-            f"{path} was made by a newer evenflow (format {version}; this one knows {FORMAT}). Upgrade evenflow."
+            f"{path} was written by a newer evenflow (format {version}, supported: {FORMAT}). Upgrade evenflow."
         )

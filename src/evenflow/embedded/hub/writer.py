@@ -1,7 +1,7 @@
-"""Writes to one partition: sends that arrive while one is being written share the next transaction.
+"""Writes to one partition, with group commit: sends that arrive during a write share the next transaction.
 
-The queue is filled on the event loop and emptied on a thread. An answer is given only after the commit is durable
-and the bell was rung, so whoever has seen an answer can read what it is about.
+The event loop fills the queue, and a thread empties it. A send is confirmed only after the commit is durable and the
+bell was rung, so a caller that sees the confirmation can read its events.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
+    from evenflow.embedded.hub.deduplication import PartitionSend
     from evenflow.embedded.hub.log import PartitionLog
-    from evenflow.embedded.hub.marks import Mark
     from evenflow.model import Event
 
 GROUP_EVENTS = 10_000
 GROUP_BYTES = 8 * 1024 * 1024
-"""Sends are gathered into one transaction up to about this much, so that no transaction holds its lock for long."""
+"""About how much one transaction may hold, so that it does not keep the write lock for long."""
 
 TRIM_EVERY_US = 1_000_000
-"""How much time passes between two looks at what retention no longer keeps."""
+"""How often a writer applies retention."""
 
 
 class Sent(NamedTuple):
-    """Where a send went in one partition: the sequences of its first and last event there."""
+    """Where a send was stored in one partition: the sequence numbers of its first and last event."""
 
     partition: str
     first: int
     last: int
 
 
-class _Put(NamedTuple):
+class _QueuedSend(NamedTuple):
     events: Sequence[Event]
     size_bytes: int | None
-    mark: Mark | None
+    send: PartitionSend | None
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Sent]
 
 
-_Answer: TypeAlias = "tuple[_Put, Sent | BaseException]"
+_Answer: TypeAlias = "tuple[_QueuedSend, Sent | BaseException]"
 
 
 class PartitionWriter:
-    """Any number of tasks put, one thread at a time writes."""
+    """Any number of tasks may queue sends; one thread at a time writes them."""
 
     def __init__(
         self,
@@ -65,96 +65,97 @@ class PartitionWriter:
         self._log = log
         self._threads = threads
         self._wall_us = wall_us
-        self._ring = ring
+        self._ring_bell = ring
         self._trim = trim
         self._lock = Lock()
-        self._waiting: list[_Put] = []
+        self._waiting: list[_QueuedSend] = []
         self._busy = False
         self._trim_at_us = 0
 
-    def put(
-        self, events: Sequence[Event], size_bytes: int | None = None, mark: Mark | None = None
+    def append(
+        self, events: Sequence[Event], size_bytes: int | None = None, send: PartitionSend | None = None
     ) -> asyncio.Future[Sent]:
-        """Queue events as one send; the future has where they are once they are durable.
+        """Queue events as one send. The future resolves to their sequence numbers once they are durable.
 
-        The events of one put are written together or not at all. `size_bytes` is for those that are more than their
-        bodies. With a `mark`, a put of it that is stored already is answered with where that is.
+        The events are written atomically. Pass `size_bytes` if they are larger than their bodies. With a `send`, events
+        that are already stored are not written again, and the future says where they are.
         """
         loop = asyncio.get_running_loop()
-        put = _Put(events, size_bytes, mark, loop, loop.create_future())
+        queued = _QueuedSend(events, size_bytes, send, loop, loop.create_future())
         with self._lock:
-            self._waiting.append(put)
+            self._waiting.append(queued)
             idle, self._busy = not self._busy, True
         if idle:
-            self._start(put)
-        return put.future
+            self._start(queued)
+        return queued.future
 
-    def _start(self, put: _Put) -> None:
+    def _start(self, queued: _QueuedSend) -> None:
         try:
             self._threads.submit(self._drain)
         except RuntimeError:
             with self._lock:
-                self._waiting.remove(put)
+                self._waiting.remove(queued)
                 self._busy = False
-            raise Misconfigured("This hub was closed. Open it again to send.") from None
+            raise Misconfigured("The hub is closed. Open it again to send.") from None
 
     def _drain(self) -> None:
         while group := self._next_group():
-            _deliver(self._written(group))
-            self._trim_now_and_then()
+            _deliver(self._write(group))
+            self._trim_periodically()
 
-    def _next_group(self) -> list[_Put]:
+    def _next_group(self) -> list[_QueuedSend]:
         with self._lock:
-            count = _fitting(self._waiting)
+            count = _count_that_fits(self._waiting)
             group, self._waiting = self._waiting[:count], self._waiting[count:]
             self._busy = bool(group)
             return group
 
-    def _written(self, group: list[_Put]) -> list[_Answer]:
+    def _write(self, group: list[_QueuedSend]) -> list[_Answer]:
         try:
-            ranges = self._log.append([put.events for put in group], self._wall_us(), [put.mark for put in group])
+            events, sends = [queued.events for queued in group], [queued.send for queued in group]
+            ranges = self._log.append(events, self._wall_us(), sends)
         except Exception as error:
             if isinstance(error, EvenflowError) and not isinstance(error, BatchForgotten):
-                return [(put, _own(error)) for put in group]
+                return [(queued, _copy_of(error)) for queued in group]
             if len(group) == 1:
-                return [(group[0], _unfit(error))]
-            # One of them cannot be encoded, or recognised; the others must not suffer for it.
-            return [answer for put in group for answer in self._written([put])]
-        self._ring()
-        return [(put, Sent(self._partition, *found)) for put, found in zip(group, ranges, strict=True)]
+                return [(group[0], _storage_error(error))]
+            # One send cannot be encoded or looked up. Write them one by one, so that the others succeed.
+            return [answer for queued in group for answer in self._write([queued])]
+        self._ring_bell()
+        return [(queued, Sent(self._partition, *found)) for queued, found in zip(group, ranges, strict=True)]
 
-    def _trim_now_and_then(self) -> None:
+    def _trim_periodically(self) -> None:
         now_us = self._wall_us()
         if now_us < self._trim_at_us:
             return
         try:
             more = self._trim()
         except EvenflowError:
-            # What was sent is safe, and the next round trims again.
+            # The events are stored, and the next round trims again.
             more = False
         self._trim_at_us = now_us if more else now_us + TRIM_EVERY_US
 
 
-def _fitting(waiting: list[_Put]) -> int:
-    """How many of those that wait go into the next transaction: the first, however large it is, and what fits."""
+def _count_that_fits(waiting: list[_QueuedSend]) -> int:
+    """How many waiting sends go into the next transaction: the first, however large, and those that still fit."""
     if len(waiting) < 2:
         return len(waiting)
     events = size_bytes = 0
-    for count, put in enumerate(waiting):
-        events += len(put.events)
-        size_bytes += body_bytes(put.events) if put.size_bytes is None else put.size_bytes
+    for count, queued in enumerate(waiting):
+        events += len(queued.events)
+        size_bytes += body_bytes(queued.events) if queued.size_bytes is None else queued.size_bytes
         if count and (events > GROUP_EVENTS or size_bytes > GROUP_BYTES):
             return count
     return len(waiting)
 
 
 def _deliver(answers: list[_Answer]) -> None:
-    for loop in {put.loop for put, _ in answers}:
-        mine = [(put.future, answer) for put, answer in answers if put.loop is loop]
+    for loop in {queued.loop for queued, _ in answers}:
+        mine = [(queued.future, answer) for queued, answer in answers if queued.loop is loop]
         try:
             loop.call_soon_threadsafe(_settle, mine)
         except RuntimeError:
-            # The loop is closed: nobody waits there any more.
+            # The loop is closed, so no caller is waiting.
             pass
 
 
@@ -168,17 +169,17 @@ def _settle(answers: list[tuple[asyncio.Future[Sent], Sent | BaseException]]) ->
             future.set_result(answer)
 
 
-def _unfit(error: Exception) -> Exception:
-    """An event that cannot be encoded is the sender's mistake; anything else is ours, and shows as it is."""
+def _storage_error(error: Exception) -> Exception:
+    """Report an event that cannot be encoded as the sender's mistake, and any other error unchanged."""
     if not isinstance(error, (TypeError, ValueError, OverflowError, RecursionError)):
         return error
-    unfit = Misconfigured(f"These events cannot be stored: {error}")
-    unfit.__cause__ = error
-    return unfit
+    misconfigured = Misconfigured(f"Cannot store these events: {error}")
+    misconfigured.__cause__ = error
+    return misconfigured
 
 
-def _own(error: EvenflowError) -> EvenflowError:
-    """An error of one's own for each sender: a raised one collects the traceback of whoever raises it."""
-    own = type(error)(str(error))
-    own.__cause__ = error
-    return own
+def _copy_of(error: EvenflowError) -> EvenflowError:
+    """A copy of the error for each sender, since every raise adds to an error's traceback."""
+    copy = type(error)(str(error))
+    copy.__cause__ = error
+    return copy

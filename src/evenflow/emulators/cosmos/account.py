@@ -1,6 +1,6 @@
-"""The folder that is served: a folder for each database, and in it a container in each folder.
+"""The served folder: one folder for each database, with one folder for each of its containers.
 
-Names of folders are the ids, with what a file system does not take written as in a URL.
+Folders are named by id; characters that a file system does not allow are percent-encoded.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from evenflow.embedded.container import Container
-from evenflow.embedded.container.facts import facts_path, rid_text
-from evenflow.emulators.cosmos.wire import OWNER_NAME, OWNER_RID, Refusal, unsupported
+from evenflow.embedded.container.metadata import metadata_path, rid_text
+from evenflow.emulators.cosmos.http import OWNER_NAME, OWNER_RID, CosmosError, unsupported
 from evenflow.errors import ContainerExists, Misconfigured, SourceUnavailable
 from evenflow.model import MICROSECONDS
 
@@ -29,7 +29,7 @@ DATABASE_FILE = "database.json"
 NAME_BYTES_MAX = 200
 DEFAULT_RANGES = 1
 _KEPT = ("indexingPolicy", "conflictResolutionPolicy", "geospatialConfig")
-"""What is told again, and changes nothing."""
+"""Container properties that are returned as given and have no effect."""
 _KNOWN = frozenset(("id", "partitionKey", "defaultTtl", *_KEPT))
 _INDEXING = {
     "indexingMode": "consistent",
@@ -39,12 +39,12 @@ _INDEXING = {
 }
 
 
-class Database(Struct, frozen=True):
+class CosmosDatabase(Struct, frozen=True):
     id: str
     rid: bytes
     made_us: int
 
-    def told(self) -> dict[str, Any]:
+    def resource(self) -> dict[str, Any]:
         rid = rid_text(self.rid)
         return {
             "id": self.id,
@@ -57,33 +57,33 @@ class Database(Struct, frozen=True):
         }
 
 
-class Declared(Struct, frozen=True):
-    """A container as somebody wants it."""
+class ContainerDeclaration(Struct, frozen=True):
+    """A container that the server creates at startup if it does not exist."""
 
     database: str
     container: str
     paths: list[str]
 
 
-def declared(text: str) -> Declared:
-    """DATABASE/CONTAINER:/KEY, and for a hierarchical key more paths, each after a comma."""
+def parse_declaration(text: str) -> ContainerDeclaration:
+    """Parse DATABASE/CONTAINER:/KEY. A hierarchical key has several paths, separated by commas."""
     names, _, paths = text.partition(":")
     database, slash, container = names.partition("/")
     if not slash or not database or not container or not paths.startswith("/"):
         raise Misconfigured(
-            f"{text!r} is no container; write DATABASE/CONTAINER:/KEY, for instance shop/orders:/customer."
+            f"{text!r} does not declare a container. Write DATABASE/CONTAINER:/KEY, for instance shop/orders:/customer."
         )
-    return Declared(database, container, paths.split(","))
+    return ContainerDeclaration(database, container, paths.split(","))
 
 
-class Account:
-    """All databases and containers in a folder. Any thread may call; containers are opened when they are first used."""
+class CosmosAccount:
+    """All databases and containers in a folder. Thread-safe; containers are opened at their first use."""
 
     def __init__(self, folder: Path, wall_us: Callable[[], int], ranges: int = DEFAULT_RANGES) -> None:
         if folder.exists() and not folder.is_dir():
-            raise Misconfigured(f"{folder} is a file. Give the folder that databases are kept in.")
-        if facts_path(folder).exists():
-            raise Misconfigured(f"{folder} is itself a container. Give the folder that databases are kept in.")
+            raise Misconfigured(f"{folder} is a file. Give the folder that holds the databases.")
+        if metadata_path(folder).exists():
+            raise Misconfigured(f"{folder} is itself a container. Give the folder that holds the databases.")
         self.folder = folder
         self._wall_us = wall_us
         self._ranges = ranges
@@ -93,30 +93,30 @@ class Account:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Misconfigured(
-                f"{folder} cannot be made: {error.strerror}. Give a folder that this user may write."
+                f"Cannot create {folder}: {error.strerror}. Give a folder that this user may write."
             ) from error
 
     # Databases
 
-    def databases(self) -> list[Database]:
+    def databases(self) -> list[CosmosDatabase]:
         return [self._database_in(path.parent) for path in sorted(self.folder.glob(f"*/{DATABASE_FILE}"))]
 
-    def database(self, id: str, substatus: int = 0) -> Database:
+    def database(self, id: str, substatus: int = 0) -> CosmosDatabase:
         folder = self._folder(id)
         if (folder / DATABASE_FILE).is_file():
             return self._database_in(folder)
         found = next((one for one in self.databases() if rid_text(one.rid) == id), None)
         if found is None:
-            raise Refusal(404, f"There is no database {id!r}.", substatus)
+            raise CosmosError(404, f"There is no database {id!r}.", substatus)
         return found
 
-    def make_database(self, wanted: object) -> Database:
+    def create_database(self, wanted: object) -> CosmosDatabase:
         id = _checked_id(wanted)
         folder = self._folder(id)
-        made = Database(id, token_bytes(4), self._wall_us())
+        made = CosmosDatabase(id, token_bytes(4), self._wall_us())
         with self._lock:
             if (folder / DATABASE_FILE).exists():
-                raise Refusal(409, f"There is a database {id!r} already.")
+                raise CosmosError(409, f"The database {id!r} already exists.")
             folder.mkdir(exist_ok=True)
             _write_durably(folder / DATABASE_FILE, msgspec.json.encode(made))
         return made
@@ -124,7 +124,7 @@ class Account:
     def delete_database(self, id: str) -> None:
         found = self.database(id)
         for container in self.containers(found.id):
-            self.delete_container(found.id, container.opened().facts.name)
+            self.delete_container(found.id, container.opened().metadata.name)
         self._discard(self._folder(found.id))
 
     # Containers
@@ -135,21 +135,21 @@ class Account:
 
     def container(self, database_id: str, id: str, substatus: int = 0) -> Container:
         folder = self._folder(database_id) / _file_name(id)
-        if facts_path(folder).is_file():
+        if metadata_path(folder).is_file():
             return self._opened(folder)
-        # It may be named by its `_rid`, and so may the database.
+        # The container may be addressed by its `_rid`, and so may the database.
         database = self.database(database_id, substatus)
         for one in self.containers(database.id):
-            if one.opened().facts.rid_text == id:
+            if one.opened().metadata.rid_text == id:
                 return one
-        raise Refusal(404, f"There is no container {id!r} in the database {database.id!r}.", substatus)
+        raise CosmosError(404, f"There is no container {id!r} in the database {database.id!r}.", substatus)
 
-    def make_container(self, database_id: str, wanted: Mapping[str, Any]) -> Container:
+    def create_container(self, database_id: str, wanted: Mapping[str, Any]) -> Container:
         database = self.database(database_id)
         id = _checked_id(wanted.get("id"))
         folder = self._folder(database.id) / _file_name(id)
         try:
-            with self._lock:  # so that nobody opens one that is half made
+            with self._lock:  # no other thread may open a container that is only half created
                 self._open[folder] = container = Container.create(
                     folder,
                     _key_paths(wanted.get("partitionKey")),
@@ -161,24 +161,24 @@ class Account:
                     wall_us=self._wall_us,
                 )
         except ContainerExists:
-            raise Refusal(409, f"There is a container {id!r} already.") from None
+            raise CosmosError(409, f"The container {id!r} already exists.") from None
         return container
 
-    def declare(self, wanted: Declared) -> None:
-        """Make a container and its database, if they are not there."""
+    def declare(self, wanted: ContainerDeclaration) -> None:
+        """Create a container and its database if they do not exist."""
         try:
-            self.make_database(wanted.database)
-        except Refusal as refusal:
+            self.create_database(wanted.database)
+        except CosmosError as refusal:
             _unless(refusal, 409)
         try:
-            self.make_container(wanted.database, {"id": wanted.container, "partitionKey": {"paths": wanted.paths}})
-        except Refusal as refusal:
+            self.create_container(wanted.database, {"id": wanted.container, "partitionKey": {"paths": wanted.paths}})
+        except CosmosError as refusal:
             _unless(refusal, 409)
-            there = list(self.container(wanted.database, wanted.container).opened().facts.keys.paths)
+            there = list(self.container(wanted.database, wanted.container).opened().metadata.keys.paths)
             if there != wanted.paths:
                 raise Misconfigured(
                     f"The container {wanted.database}/{wanted.container} has the partition key {','.join(there)}, not "
-                    f"{','.join(wanted.paths)}. Declare it so, or delete it."
+                    f"{','.join(wanted.paths)}. Declare it with that key, or delete it."
                 ) from None
 
     def delete_container(self, database_id: str, id: str) -> None:
@@ -203,24 +203,24 @@ class Account:
     def _folder(self, database_id: str) -> Path:
         return self.folder / _file_name(database_id)
 
-    def _database_in(self, folder: Path) -> Database:
+    def _database_in(self, folder: Path) -> CosmosDatabase:
         path = folder / DATABASE_FILE
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Database)
+            return msgspec.json.decode(path.read_bytes(), type=CosmosDatabase)
         except OSError as error:
-            raise SourceUnavailable(f"{path} cannot be read: {error.strerror}.") from error
+            raise SourceUnavailable(f"Cannot read {path}: {error.strerror}.") from error
         except msgspec.MsgspecError as error:
             raise Misconfigured(f"{path} is damaged: {error}. Restore it, or delete its folder.") from error
 
     def _discard(self, folder: Path) -> None:
-        """Gone at once for everybody, whatever it takes to remove the files."""
-        grave = self.folder / f".deleted-{token_hex(8)}"
-        folder.rename(grave)
-        shutil.rmtree(grave, ignore_errors=True)
+        """Rename the folder first, so that it disappears at once, however long the removal of its files takes."""
+        trash = self.folder / f".deleted-{token_hex(8)}"
+        folder.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 def _write_durably(path: Path, contents: bytes) -> None:
-    """There whole, or not at all."""
+    """Write a file atomically and durably."""
     draft = path.with_name(f".{path.name}-{token_hex(4)}")
     with draft.open("wb") as file:
         file.write(contents)
@@ -233,62 +233,62 @@ def _write_durably(path: Path, contents: bytes) -> None:
         os.close(descriptor)
 
 
-def told(container: Container) -> dict[str, Any]:
-    """A container as clients are told of it."""
-    facts = container.opened().facts
-    database, rid = rid_text(facts.rid[:4]), facts.rid_text
+def container_resource(container: Container) -> dict[str, Any]:
+    """A container as a resource of the REST API."""
+    metadata = container.opened().metadata
+    database, rid = rid_text(metadata.rid[:4]), metadata.rid_text
     found: dict[str, Any] = {
-        "id": facts.name,
+        "id": metadata.name,
         "indexingPolicy": _INDEXING,
-        "partitionKey": {"paths": list(facts.keys.paths), "kind": facts.keys.kind, "version": 2},
-        **facts.properties,
+        "partitionKey": {"paths": list(metadata.keys.paths), "kind": metadata.keys.kind, "version": 2},
+        **metadata.properties,
         "_rid": rid,
-        "_ts": facts.created_us // MICROSECONDS,
+        "_ts": metadata.created_us // MICROSECONDS,
         "_self": f"dbs/{database}/colls/{rid}/",
-        "_etag": f'"{facts.created_us:016x}"',
+        "_etag": f'"{metadata.created_us:016x}"',
     }
-    if facts.default_ttl_s is not None:
-        found["defaultTtl"] = facts.default_ttl_s
+    if metadata.default_ttl_s is not None:
+        found["defaultTtl"] = metadata.default_ttl_s
     for name in ("docs", "sprocs", "triggers", "udfs", "conflicts"):
         found[f"_{name}"] = f"{name}/"
     return found
 
 
 def owner_of(container: Container) -> dict[str, str]:
-    """Headers that tell its database, by name (folders are named by ids as in URLs) and by number."""
-    rid = rid_text(container.opened().facts.rid[:4])
+    """Headers that name the container's database: by path and by resource id."""
+    rid = rid_text(container.opened().metadata.rid[:4])
     return {OWNER_NAME: f"dbs/{quote(unquote(container.path.parent.name))}", OWNER_RID: rid}
 
 
-def _unless(refusal: Refusal, status: int) -> None:
+def _unless(refusal: CosmosError, status: int) -> None:
     if refusal.status != status:
         raise Misconfigured(str(refusal)) from refusal
 
 
 def _checked_id(id: object) -> str:
     if not isinstance(id, str) or not id.strip() or any(sign in id for sign in "/\\#?"):
-        raise Refusal(400, f"{id!r:.100} is no id: that is text with none of / \\ # and ? in it.")
+        raise CosmosError(400, f"{id!r:.100} is not a valid id. An id is text without / \\ # and ?.")
     if len(quote(id)) > NAME_BYTES_MAX:
-        raise Refusal(400, f"An id has up to {NAME_BYTES_MAX} characters, as it would be written in a URL.")
+        raise CosmosError(400, f"The id is too long. The maximum is {NAME_BYTES_MAX} characters, percent-encoded.")
     return id
 
 
 def _file_name(id: str) -> str:
-    """None begins with a dot, which neither `..` nor a hidden file may do."""
+    """The percent-encoded id. A leading dot is encoded too, so that it is neither `..` nor a hidden file."""
     name = quote(id, safe=" ()'!,;@&=+$~")
     if not name or len(name) > NAME_BYTES_MAX + 2:
-        # It cannot be there, and file systems complain about the question.
+        # No such folder can exist, and file systems raise errors for such names.
         return "%00"
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
 
 def _key_paths(given: object) -> list[str]:
     if given is None:
-        raise Refusal(400, "A container needs a partitionKey with its paths.")
+        raise CosmosError(400, "A container needs a partitionKey with paths.")
     if not isinstance(given, dict) or not isinstance(given.get("paths"), list):
-        raise Refusal(400, "A partitionKey has paths.")
+        raise CosmosError(400, "A partitionKey must have a list of paths.")
     if given.get("version", 2) != 2:
-        raise unsupported("partition keys of version 1; give them version 2")
+        raise unsupported("partition keys of version 1; use version 2")
     if given.get("kind", "Hash") not in ("Hash", "MultiHash"):
         raise unsupported(f"partition keys of kind {given.get('kind')!r:.40}")
     paths: list[str] = given["paths"]
@@ -301,5 +301,5 @@ def _default_ttl_s(wanted: Mapping[str, Any]) -> int | None:
         raise unsupported(f"containers with {', '.join(sorted(more))}")
     ttl_s = wanted.get("defaultTtl")
     if ttl_s is not None and (not isinstance(ttl_s, int) or isinstance(ttl_s, bool)):
-        raise Refusal(400, "defaultTtl is a whole number of seconds.")
+        raise CosmosError(400, "defaultTtl must be a whole number of seconds.")
     return ttl_s

@@ -1,4 +1,4 @@
-"""The application: what is answered where. Requests are read here, worked on in threads, and errors become answers."""
+"""The ASGI application: reads requests, routes them, runs them on threads, and turns errors into responses."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from evenflow.embedded.container.facts import facts_path
-from evenflow.embedded.container.wall import wall_us as system_wall_us
+from evenflow.embedded.container.clock import wall_us as system_wall_us
+from evenflow.embedded.container.metadata import metadata_path
 from evenflow.emulators.cosmos import account as accounts
 from evenflow.emulators.cosmos import feeds, items, queries
-from evenflow.emulators.cosmos.access import EMULATOR_KEY, Access
-from evenflow.emulators.cosmos.account import DEFAULT_RANGES, Account
-from evenflow.emulators.cosmos.faults import NO_FAULTS, FaultOptions, Faults
-from evenflow.emulators.cosmos.wire import (
+from evenflow.emulators.cosmos.account import DEFAULT_RANGES, CosmosAccount
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY, KeyAuthorization
+from evenflow.emulators.cosmos.faults import NO_FAULTS, CosmosFaultOptions, CosmosFaults
+from evenflow.emulators.cosmos.http import (
     ACTIVITY,
     CHARGE,
     INTENDED_RID,
@@ -26,9 +26,9 @@ from evenflow.emulators.cosmos.wire import (
     OWNER_MISSING,
     RANGE_GONE,
     RID_MISMATCH,
-    Answer,
-    Refusal,
-    Request,
+    CosmosError,
+    CosmosRequest,
+    CosmosResponse,
     json_answer,
     unsupported,
 )
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BODY_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024
-"""A document of 2 MB, and what its client adds."""
+"""A document of 2 MB, plus what a client adds."""
 THREADS = 16
 SERVICE_VERSION = "2020-07-15"
-_MORE = {
+_UNSUPPORTED = {
     "sprocs": "stored procedures",
     "triggers": "triggers",
     "udfs": "user-defined functions",
@@ -68,9 +68,9 @@ _MORE = {
     "permissions": "permissions",
     "conflicts": "conflicts",
     "attachments": "attachments",
-    "offers": "throughput: it has as much as this machine gives (--fault throttle= limits it)",
+    "offers": "throughput settings: it uses all of this machine (limit it with --fault throttle=)",
 }
-"""What is at other addresses in the service."""
+"""Resource types of the service that this emulator does not support."""
 _TRIGGERS = ("x-ms-documentdb-pre-trigger-include", "x-ms-documentdb-post-trigger-include")
 _STATUS: tuple[tuple[type[EvenflowError], int, int], ...] = (
     (Unsupported, 501, 0),
@@ -86,7 +86,7 @@ _STATUS: tuple[tuple[type[EvenflowError], int, int], ...] = (
 
 
 class CosmosApp:
-    """An ASGI application over a folder of databases. It closes what it opened."""
+    """An ASGI application that serves a folder of databases. It closes what it opened."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class CosmosApp:
         key: str = EMULATOR_KEY,
         ranges: int = DEFAULT_RANGES,
         allow_admin: bool = False,
-        faults: FaultOptions = NO_FAULTS,
+        faults: CosmosFaultOptions = NO_FAULTS,
         wall_us: Callable[[], int] = system_wall_us,
     ) -> None:
-        self.account = Account(folder, wall_us, ranges)
-        self._access = Access(key, wall_us)
+        self.account = CosmosAccount(folder, wall_us, ranges)
+        self._access = KeyAuthorization(key, wall_us)
         self._allow_admin = allow_admin
-        self._faults = Faults(faults)
+        self._faults = CosmosFaults(faults)
         self._wall_us = wall_us
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="evenflow-cosmos")
 
@@ -109,19 +109,19 @@ class CosmosApp:
         if scope["type"] != "http":
             return
         try:
-            answer = await self._answered(scope, receive)
-        except Refusal as refusal:
+            answer = await self._respond(scope, receive)
+        except CosmosError as refusal:
             answer = refusal.answer()
         except EvenflowError as error:
-            answer = _refusal(error).answer()
-        await _send(send, answer, self._told(scope))
+            answer = _error_of(error).answer()
+        await _send(send, answer, self._common_headers(scope))
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
         self.account.close()
 
-    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
-        request = _without_body(scope)
+    async def _respond(self, scope: Scope, receive: Receive) -> CosmosResponse:
+        request = _request_without_body(scope)
         if request.steps == ("health",):
             return await self._on_thread(self._health, request)
         self._access.check(request)
@@ -132,80 +132,83 @@ class CosmosApp:
         self._faults.spent(float(answer.headers.get(CHARGE, 0)))
         return answer
 
-    async def _on_thread(self, call: Callable[[Request], Answer], request: Request) -> Answer:
+    async def _on_thread(
+        self, call: Callable[[CosmosRequest], CosmosResponse], request: CosmosRequest
+    ) -> CosmosResponse:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, request)
 
-    # What is answered where
+    # Routes
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: CosmosRequest) -> CosmosResponse:
         match request.method, request.steps:
             case "GET", ():
                 return self._account(request)
             case _, ("dbs", *_):
-                return self._of_databases(request)
-            case _, (kind, *_) if kind in _MORE:
-                raise unsupported(_MORE[kind])
-        raise Refusal(404, "There is nothing at this address.")
+                return self._route_databases(request)
+            case _, (kind, *_) if kind in _UNSUPPORTED:
+                raise unsupported(_UNSUPPORTED[kind])
+        raise CosmosError(404, "There is no resource at this address.")
 
-    def _of_databases(self, request: Request) -> Answer:
+    def _route_databases(self, request: CosmosRequest) -> CosmosResponse:
         match request.method, request.steps[1:]:
             case "POST", ():
                 if _is_query(request):
                     raise unsupported("queries of databases; list them")
-                return json_answer(self.account.make_database(_id_of(request)).told(), 201)
+                return json_answer(self.account.create_database(_id_of(request)).resource(), 201)
             case "GET", ():
-                return _listed("Databases", [one.told() for one in self.account.databases()])
+                return _listed("Databases", [one.resource() for one in self.account.databases()])
             case "GET", (database,):
-                return json_answer(self.account.database(database).told())
+                return json_answer(self.account.database(database).resource())
             case "DELETE", (database,):
                 self.account.delete_database(database)
-                return Answer(status=204)
+                return CosmosResponse(status=204)
             case _, (database, "colls", *_):
-                return self._of_containers(request, database)
-            case _, (_, kind, *_) if kind in _MORE:
-                raise unsupported(_MORE[kind])
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+                return self._route_containers(request, database)
+            case _, (_, kind, *_) if kind in _UNSUPPORTED:
+                raise unsupported(_UNSUPPORTED[kind])
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _of_containers(self, request: Request, database: str) -> Answer:
+    def _route_containers(self, request: CosmosRequest, database: str) -> CosmosResponse:
         match request.method, request.steps[3:]:
             case "POST", ():
                 if _is_query(request):
                     raise unsupported("queries of containers; list them")
                 wanted = request.json()
                 if not isinstance(wanted, dict):
-                    raise Refusal(400, "A container is described by an object in JSON.")
-                return _told_container(self.account.make_container(database, wanted), 201)
+                    raise CosmosError(400, "A container must be described by a JSON object.")
+                return _container_response(self.account.create_container(database, wanted), 201)
             case "GET", ():
                 found = self.account.containers(database)
-                return _listed("DocumentCollections", [accounts.told(one) for one in found])
+                return _listed("DocumentCollections", [accounts.container_resource(one) for one in found])
             case "GET", (id,):
-                return _told_container(self.account.container(database, id))
+                return _container_response(self.account.container(database, id))
             case "DELETE", (id,):
                 self.account.delete_container(database, id)
-                return Answer(status=204)
+                return CosmosResponse(status=204)
             case "PUT", (id,):
-                raise unsupported("changes of a container's settings; make another container")
+                raise unsupported("changes of a container's settings; create another container")
             case _, (id, ("docs" | "pkranges"), *_):
-                return self._of_contents(request, self._meant(request, database, id))
-            case _, (_, kind, *_) if kind in _MORE:
-                raise unsupported(_MORE[kind])
+                return self._route_contents(request, self._checked_container(request, database, id))
+            case _, (_, kind, *_) if kind in _UNSUPPORTED:
+                raise unsupported(_UNSUPPORTED[kind])
             case _, (_, "operations", *_):
                 raise unsupported("deletes of all documents with a partition key; delete them one by one")
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _of_contents(self, request: Request, container: Container) -> Answer:
+    def _route_contents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         try:
-            is_of_documents = _is_about_documents(request)
-            return self._of_documents(request, container) if is_of_documents else self._of_ranges(request, container)
+            if _is_about_documents(request):
+                return self._route_documents(request, container)
+            return self._route_ranges(request, container)
         except (Misconfigured, Transient):
-            if facts_path(container.path).exists():
+            if metadata_path(container.path).exists():
                 raise
-            # Somebody has deleted it while this request was under way.
-            raise Refusal(404, f"There is no container {request.steps[3]!r} any more.", OWNER_MISSING) from None
+            # The container was deleted during this request.
+            raise CosmosError(404, f"The container {request.steps[3]!r} was deleted.", OWNER_MISSING) from None
 
-    def _of_documents(self, request: Request, container: Container) -> Answer:
+    def _route_documents(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         if any(name in request.headers for name in _TRIGGERS):
-            raise unsupported(_MORE["triggers"])
+            raise unsupported(_UNSUPPORTED["triggers"])
         match request.method, request.steps[5:]:
             case "POST", ():
                 if request.flag("x-ms-cosmos-is-batch-request"):
@@ -226,27 +229,27 @@ class CosmosApp:
                 return items.delete(container, request)
             case "PATCH", (_,):
                 raise unsupported("patches of documents; replace them")
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _of_ranges(self, request: Request, container: Container) -> Answer:
+    def _route_ranges(self, request: CosmosRequest, container: Container) -> CosmosResponse:
         match request.method, request.steps[5:]:
             case "GET", ():
                 return feeds.pkranges(container, request)
             case "POST", (_, ("split" | "merge") as what):
                 if not self._allow_admin:
-                    raise Refusal(403, "Ranges are split and merged by a server that was started with --allow-admin.")
+                    raise CosmosError(403, "Splits and merges are disabled. Start the server with --allow-admin.")
                 return feeds.split(container, request) if what == "split" else feeds.merge(container, request)
-        raise Refusal(405, f"{request.method} is not possible at this address.")
+        raise CosmosError(405, f"{request.method} is not supported at this address.")
 
-    def _meant(self, request: Request, database: str, id: str) -> Container:
-        """The container, if it is still the one that the client knows."""
+    def _checked_container(self, request: CosmosRequest, database: str, id: str) -> Container:
+        """The container. Refuses a client that knows an earlier container with the same name."""
         container = self.account.container(database, id, OWNER_MISSING)
         wanted = request.headers.get(INTENDED_RID)
-        if wanted is not None and wanted != container.opened().facts.rid_text:
-            raise Refusal(400, f"The container {id!r} was deleted and made again. Read it again.", RID_MISMATCH)
+        if wanted is not None and wanted != container.opened().metadata.rid_text:
+            raise CosmosError(400, f"The container {id!r} was deleted and created again. Read it again.", RID_MISMATCH)
         return container
 
-    def _account(self, request: Request) -> Answer:
+    def _account(self, request: CosmosRequest) -> CosmosResponse:
         here = [{"name": "local", "databaseAccountEndpoint": f"{request.origin}/"}]
         return json_answer(
             {
@@ -267,14 +270,15 @@ class CosmosApp:
             }
         )
 
-    def _health(self, request: Request) -> Answer:
+    def _health(self, request: CosmosRequest) -> CosmosResponse:
         found = {
-            one.id: [c.opened().facts.name for c in self.account.containers(one.id)] for one in self.account.databases()
+            one.id: [c.opened().metadata.name for c in self.account.containers(one.id)]
+            for one in self.account.databases()
         }
         return json_answer({"status": "ready", "databases": found})
 
-    def _told(self, scope: Scope) -> dict[str, str]:
-        """What every answer says of itself."""
+    def _common_headers(self, scope: Scope) -> dict[str, str]:
+        """The headers of every response."""
         asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == ACTIVITY.encode()), "")
         return {
             ACTIVITY: asked[:64] if asked[:64].isprintable() and asked else str(uuid4()),
@@ -287,11 +291,11 @@ class CosmosApp:
         }
 
 
-def _without_body(scope: Scope) -> Request:
+def _request_without_body(scope: Scope) -> CosmosRequest:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     raw = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0].strip(b"/")
     steps = tuple([unquote_to_bytes(part).decode(errors="replace") for part in raw.split(b"/")]) if raw else ()
-    return Request(
+    return CosmosRequest(
         method=scope["method"],
         steps=steps,
         path=raw.decode("latin-1"),
@@ -301,7 +305,7 @@ def _without_body(scope: Scope) -> Request:
     )
 
 
-async def _body(request: Request, receive: Receive) -> bytes:
+async def _body(request: CosmosRequest, receive: Receive) -> bytes:
     said = request.headers.get("content-length", "0")
     if said.isdecimal() and len(said) < 20 and int(said) > BODY_BYTES_MAX:
         raise _too_large()
@@ -309,7 +313,7 @@ async def _body(request: Request, receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise Refusal(400, "The request ended before its body did.")
+            raise CosmosError(400, "The connection closed before the end of the body.")
         pieces.append(message.get("body", b""))
         size_bytes += len(pieces[-1])
         if size_bytes > BODY_BYTES_MAX:
@@ -318,12 +322,12 @@ async def _body(request: Request, receive: Receive) -> bytes:
             return b"".join(pieces)
 
 
-def _too_large() -> Refusal:
-    return Refusal(413, f"A request has up to {BODY_BYTES_MAX:,} bytes, and a document 2 MB.")
+def _too_large() -> CosmosError:
+    return CosmosError(413, f"The request is too large: at most {BODY_BYTES_MAX:,} bytes, and 2 MB for a document.")
 
 
-async def _send(send: Send, answer: Answer, told: dict[str, str]) -> None:
-    headers = told | {CHARGE: "0"} | answer.headers
+async def _send(send: Send, answer: CosmosResponse, common: dict[str, str]) -> None:
+    headers = common | {CHARGE: "0"} | answer.headers
     if answer.status not in (204, 304):
         headers["content-length"] = str(len(answer.body))
     raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
@@ -331,35 +335,35 @@ async def _send(send: Send, answer: Answer, told: dict[str, str]) -> None:
     await send({"type": "http.response.body", "body": b"" if answer.status in (204, 304) else answer.body})
 
 
-def _refusal(error: EvenflowError) -> Refusal:
+def _error_of(error: EvenflowError) -> CosmosError:
     for kind, status, substatus in _STATUS:
         if isinstance(error, kind):
-            return Refusal(status, str(error), substatus)
-    return Refusal(500, str(error))
+            return CosmosError(status, str(error), substatus)
+    return CosmosError(500, str(error))
 
 
-def _is_query(request: Request) -> bool:
+def _is_query(request: CosmosRequest) -> bool:
     is_query = request.flag("x-ms-documentdb-isquery")
     return is_query or request.headers.get("content-type", "").startswith("application/query+json")
 
 
-def _is_about_documents(request: Request) -> bool:
+def _is_about_documents(request: CosmosRequest) -> bool:
     return len(request.steps) > 4 and request.steps[4] == "docs"
 
 
-def _told_container(container: Container, status: int = 200) -> Answer:
-    """Java's client makes the address of its documents from that of the database and the id."""
-    answer = json_answer(accounts.told(container), status)
+def _container_response(container: Container, status: int = 200) -> CosmosResponse:
+    """A container as a response. Java's client builds document addresses from its owner headers."""
+    answer = json_answer(accounts.container_resource(container), status)
     answer.headers |= accounts.owner_of(container)
     return answer
 
 
-def _id_of(request: Request) -> Any:
+def _id_of(request: CosmosRequest) -> Any:
     wanted = request.json()
     return wanted.get("id") if isinstance(wanted, dict) else None
 
 
-def _listed(name: str, found: list[dict[str, Any]]) -> Answer:
+def _listed(name: str, found: list[dict[str, Any]]) -> CosmosResponse:
     answer = json_answer({"_rid": "", name: found, "_count": len(found)})
     answer.headers[ITEM_COUNT] = str(len(found))
     return answer

@@ -1,7 +1,7 @@
-"""Request units: an estimate after the figures that Microsoft publishes, so that programs which add them up have some.
+"""Estimates request units from the figures that Microsoft publishes, for programs that add them up.
 
-A point read of 1 KB is 1 unit and a write of 1 KB about 5, and both grow with the size. A query and a page of a feed
-cost a base and a share for what they bring.
+A point read of 1 KB costs 1 unit and a write of 1 KB about 5; both grow with the size. Queries and feed pages cost a
+base charge plus a charge for their results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def point_read(size_bytes: int) -> float:
 
 
 def write(size_bytes: int, *, is_new: bool) -> float:
-    """To replace costs twice as much as to insert."""
+    """A replace costs twice as much as an insert."""
     return (5.0 + 1.0 * _kilobytes_above(size_bytes)) * (1 if is_new else 2)
 
 
@@ -22,8 +22,8 @@ def delete(size_bytes: int) -> float:
     return 5.0 + 1.0 * _kilobytes_above(size_bytes)
 
 
-def query(looked_at: int, size_bytes: int) -> float:
-    return 2.3 + 0.03 * looked_at + 0.05 * (size_bytes // KILOBYTE)
+def query(scanned: int, size_bytes: int) -> float:
+    return 2.3 + 0.03 * scanned + 0.05 * (size_bytes // KILOBYTE)
 
 
 def page(items: int, size_bytes: int) -> float:
@@ -31,5 +31,5 @@ def page(items: int, size_bytes: int) -> float:
 
 
 def _kilobytes_above(size_bytes: int) -> int:
-    """How many kilobytes there are beyond the first."""
+    """The number of kilobytes beyond the first."""
     return max(0, -(-size_bytes // KILOBYTE) - 1)

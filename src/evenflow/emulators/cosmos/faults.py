@@ -1,4 +1,4 @@
-"""Trouble on purpose, for tests of clients: what the service does on its bad days, by the count and never by chance."""
+"""Fault injection for tests of clients: errors and delays of the real service, deterministic instead of random."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import math
 
 from msgspec import Struct
 
-from evenflow.emulators.cosmos.wire import RANGE_GONE, RETRY_AFTER, Refusal
+from evenflow.emulators.cosmos.http import RANGE_GONE, RETRY_AFTER, CosmosError
 
 
-class FaultOptions(Struct, frozen=True, kw_only=True):
-    """None is no trouble of that kind. All of it is for requests about documents."""
+class CosmosFaultOptions(Struct, frozen=True, kw_only=True):
+    """Which faults to inject into requests for documents; None disables a fault."""
 
     delay_s: float | None = None
-    """Every answer comes so much later."""
+    """Delays every response."""
     busy: float | None = None
-    """This share of requests is refused with 503."""
+    """The share of requests to refuse with 503."""
     gone: float | None = None
-    """This share is refused with 410, as if the range had just been split."""
+    """The share of requests to refuse with 410, as if the range had just been split."""
     throttle: float | None = None
-    """So many request units a second are served in all; what is beyond is refused with 429, and when to come again."""
+    """Request units per second over all requests; further requests are refused with 429 and a retry-after header."""
 
 
-NO_FAULTS = FaultOptions()
+NO_FAULTS = CosmosFaultOptions()
 
 
-class Faults:
-    def __init__(self, options: FaultOptions = NO_FAULTS) -> None:
+class CosmosFaults:
+    def __init__(self, options: CosmosFaultOptions = NO_FAULTS) -> None:
         self.options = options
         self._busy, self._gone = _Share(options.busy), _Share(options.gone)
         self._left = options.throttle or 0.0
         self._at_s: float | None = None
 
     async def before(self) -> None:
-        """Wait or refuse, as it is this request's turn."""
+        """Delay or refuse a request if it is its turn."""
         if self.options.delay_s:
             await asyncio.sleep(self.options.delay_s)  # noqa: TID251 - the trouble is real time
         if self._busy.is_turn():
-            raise Refusal(503, "The service is unavailable, on purpose. Try again.")
+            raise CosmosError(503, "Injected fault: the service is unavailable. Try again.")
         if self._gone.is_turn():
-            raise Refusal(410, "The partition key range is gone, on purpose. Read the ranges again.", RANGE_GONE)
+            raise CosmosError(410, "Injected fault: the range is gone. Read the ranges again.", RANGE_GONE)
         self._refuse_too_much()
 
     def spent(self, charge: float) -> None:
@@ -55,7 +55,7 @@ class Faults:
         self._at_s = now_s
         self._left = min(per_s, self._left + since_s * per_s)
         if self._left < 0:
-            refusal = Refusal(429, "The request rate is large, on purpose. Come again when the header says.", 3200)
+            refusal = CosmosError(429, "Injected fault: the request rate is too large. Retry later.", 3200)
             refusal.headers[RETRY_AFTER] = str(math.ceil(-self._left / per_s * 1000))
             raise refusal
 
@@ -66,8 +66,8 @@ class _Share:
         self._so_far = 0.0
 
     def is_turn(self) -> bool:
-        """With a share of a quarter, every fourth."""
+        """Whether this request gets the fault: every fourth request for a share of 0.25."""
         self._so_far += self._share
-        turn = self._so_far >= 1.0
-        self._so_far -= turn
-        return turn
+        transaction = self._so_far >= 1.0
+        self._so_far -= transaction
+        return transaction

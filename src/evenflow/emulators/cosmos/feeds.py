@@ -1,6 +1,7 @@
-"""The change feed, and the ranges that it is read by.
+"""The change feed and the partition key ranges.
 
-A continuation is the LSN to go on after, as an ETag. 304 says that there is nothing more now, and brings the ETag, too.
+A continuation is the LSN to continue after, as an ETag. The status 304 means that there are no new changes; it carries
+the ETag too.
 """
 
 from __future__ import annotations
@@ -10,29 +11,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from evenflow.embedded.container import envelopes
+from evenflow.embedded.container import change_json
 from evenflow.emulators.cosmos import charges
-from evenflow.emulators.cosmos.items import key_of, session_of
-from evenflow.emulators.cosmos.wire import (
+from evenflow.emulators.cosmos.http import (
     CHARGE,
     END_EPK,
     ITEM_COUNT,
     RANGE_ID,
     SESSION,
     START_EPK,
-    Answer,
-    Refusal,
-    Request,
+    CosmosError,
+    CosmosRequest,
+    CosmosResponse,
     count_of,
     json_answer,
     unsupported,
 )
+from evenflow.emulators.cosmos.items import key_of, session_of
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from evenflow.embedded.container import Container, Page, Range
+    from evenflow.embedded.container import ChangeFeedPage, Container, PartitionKeyRange
     from evenflow.embedded.container.feed import Mode
 
 FEED_HEADER = "a-im"
@@ -41,44 +42,44 @@ INCREMENTAL, FULL_FIDELITY = "incremental feed", "full-fidelity feed"
 ITEMS_MAX, ITEMS = 1_000, 100
 
 
-def pkranges(container: Container, request: Request) -> Answer:
-    """All ranges, or those that were made since the ETag of an earlier answer."""
-    facts = container.opened().facts
+def pkranges(container: Container, request: CosmosRequest) -> CosmosResponse:
+    """All ranges, or only those created since the ETag of an earlier response."""
+    metadata = container.opened().metadata
     ranges = container.ranges()
     newest = max(one.revision for one in ranges)
     seen = request.headers.get("if-none-match", "").strip('"')
     news = [one for one in ranges if not seen.isdecimal() or one.revision > int(seen)]
     headers = {"etag": f'"{newest}"', CHARGE: "1.00", ITEM_COUNT: str(len(news))}
     if not news:
-        return Answer(status=304, headers=headers)
-    told = [_told(one, facts.rid_text, len(ranges)) for one in news]
-    body = {"_rid": facts.rid_text, "PartitionKeyRanges": told, "_count": len(told)}
-    return Answer(body=msgspec.json.encode(body), headers=headers)
+        return CosmosResponse(status=304, headers=headers)
+    items = [_range_resource(one, metadata.rid_text, len(ranges)) for one in news]
+    body = {"_rid": metadata.rid_text, "PartitionKeyRanges": items, "_count": len(items)}
+    return CosmosResponse(body=msgspec.json.encode(body), headers=headers)
 
 
-def split(container: Container, request: Request) -> Answer:
+def split(container: Container, request: CosmosRequest) -> CosmosResponse:
     wanted = request.json() if request.body else {}
     at = wanted.get("at") if isinstance(wanted, dict) else None
     if at is not None and not isinstance(at, str):
-        raise Refusal(400, "`at` is an effective partition key, as text.")
-    return _shaped(container, container.split(request.steps[-2], at))
+        raise CosmosError(400, "`at` must be an effective partition key, as text.")
+    return _created_ranges(container, container.split(request.steps[-2], at))
 
 
-def merge(container: Container, request: Request) -> Answer:
+def merge(container: Container, request: CosmosRequest) -> CosmosResponse:
     wanted = request.json() if request.body else {}
     other = wanted.get("with") if isinstance(wanted, dict) else None
     if not isinstance(other, str):
-        raise Refusal(400, 'Say with which range: {"with": "1"}.')
-    return _shaped(container, (container.merge(request.steps[-2], other),))
+        raise CosmosError(400, 'Name the range to merge with: {"with": "1"}.')
+    return _created_ranges(container, (container.merge(request.steps[-2], other),))
 
 
-def _shaped(container: Container, made: tuple[Range, ...]) -> Answer:
-    facts = container.opened().facts
+def _created_ranges(container: Container, made: tuple[PartitionKeyRange, ...]) -> CosmosResponse:
+    metadata = container.opened().metadata
     count = len(container.ranges())
-    return json_answer({"PartitionKeyRanges": [_told(one, facts.rid_text, count) for one in made]}, 201)
+    return json_answer({"PartitionKeyRanges": [_range_resource(one, metadata.rid_text, count) for one in made]}, 201)
 
 
-def _told(one: Range, rid: str, count: int) -> dict[str, Any]:
+def _range_resource(one: PartitionKeyRange, rid: str, count: int) -> dict[str, Any]:
     return {
         "id": one.id,
         "_rid": rid,
@@ -94,94 +95,94 @@ def _told(one: Range, rid: str, count: int) -> dict[str, Any]:
     }
 
 
-def changes(container: Container, request: Request) -> Answer:
+def changes(container: Container, request: CosmosRequest) -> CosmosResponse:
     mode = _mode(request)
-    range_id, within = _place(container, request)
-    after = _after(container, request, range_id, mode)
+    range_id, within = _requested_range(container, request)
+    after = _start_after(container, request, range_id, mode)
     page = container.feed(
         range_id,
         after,
-        since=_since(request),
+        since=_modified_since(request),
         within=within,
         mode=mode,
         max_items=count_of(request, ITEMS_MAX, ITEMS),
     )
-    told = _documents(container, page, mode, in_envelopes=FORM_HEADER in request.headers)
-    return _paged(container, page, range_id, told)
+    items = _documents(container, page, mode, with_metadata=FORM_HEADER in request.headers)
+    return _page_response(container, page, range_id, items)
 
 
-def _documents(container: Container, page: Page, mode: Mode, *, in_envelopes: bool) -> list[bytes]:
+def _documents(container: Container, page: ChangeFeedPage, mode: Mode, *, with_metadata: bool) -> list[bytes]:
     if mode == "all":
-        paths = container.opened().facts.keys.paths
-        return [envelopes.every(one, paths) for one in page.changes]
-    if in_envelopes:
-        return [envelopes.latest_in_envelope(one) for one in page.changes]
-    return [envelopes.latest(one.body or b"{}", one.lsn) for one in page.changes]
+        paths = container.opened().metadata.keys.paths
+        return [change_json.all_versions(one, paths) for one in page.changes]
+    if with_metadata:
+        return [change_json.latest_with_metadata(one) for one in page.changes]
+    return [change_json.latest(one.body or b"{}", one.lsn) for one in page.changes]
 
 
-def _paged(container: Container, page: Page, range_id: str, told: list[bytes]) -> Answer:
-    rid = container.opened().facts.rid_text
-    body = b'{"_rid":"%s","Documents":[%s],"_count":%d}' % (rid.encode(), b",".join(told), len(told))
+def _page_response(container: Container, page: ChangeFeedPage, range_id: str, items: list[bytes]) -> CosmosResponse:
+    rid = container.opened().metadata.rid_text
+    body = b'{"_rid":"%s","Documents":[%s],"_count":%d}' % (rid.encode(), b",".join(items), len(items))
     headers = {
         "etag": f'"{page.after}"',
         SESSION: session_of(range_id, page.lsn),
-        CHARGE: f"{charges.page(len(told), len(body)):.2f}",
-        ITEM_COUNT: str(len(told)),
+        CHARGE: f"{charges.page(len(items), len(body)):.2f}",
+        ITEM_COUNT: str(len(items)),
     }
-    return Answer(body=body, headers=headers) if told else Answer(status=304, headers=headers)
+    return CosmosResponse(body=body, headers=headers) if items else CosmosResponse(status=304, headers=headers)
 
 
-def _mode(request: Request) -> Mode:
+def _mode(request: CosmosRequest) -> Mode:
     wanted = request.headers.get(FEED_HEADER, "").lower()
     if wanted == INCREMENTAL:
         return "latest"
     if wanted == FULL_FIDELITY:
         return "all"
-    raise Refusal(400, f"A-IM is Incremental feed or Full-Fidelity Feed, not {wanted!r:.40}.")
+    raise CosmosError(400, f"A-IM must be Incremental feed or Full-Fidelity Feed, not {wanted!r:.40}.")
 
 
-def _place(container: Container, request: Request) -> tuple[str, tuple[str, str] | None]:
-    """Of which range, and of which part of it."""
+def _requested_range(container: Container, request: CosmosRequest) -> tuple[str, tuple[str, str] | None]:
+    """The range to read, and the part of it."""
     range_id = request.headers.get(RANGE_ID)
     low, high = request.headers.get(START_EPK), request.headers.get(END_EPK)
     within = None if low is None or high is None else (low, high)
     key = key_of(request)
     if key is not None and within is None:
-        keys = container.opened().facts.keys
+        keys = container.opened().metadata.keys
         within = keys.within(keys.parts(key))
     if range_id is None:
         ranges = container.ranges()
         held = [one for one in ranges if (one.holds(*within) if within is not None else len(ranges) == 1)]
         if not held:
             raise unsupported(
-                f"changes of several ranges in one answer, and the header {RANGE_ID} is missing. Read range by range, "
-                "with feed_range= of azure-cosmos: it does not send its partition_key_range_id="
+                f"changes of several ranges in one response, and the header {RANGE_ID} is missing. Read range by "
+                "range, with feed_range= of azure-cosmos, which does not send its partition_key_range_id="
             )
         range_id = held[0].id
     return range_id, within
 
 
-def _after(container: Container, request: Request, range_id: str, mode: Mode) -> int | None:
-    """The LSN to go on after. All versions can be had from now on alone, as in the service."""
+def _start_after(container: Container, request: CosmosRequest, range_id: str, mode: Mode) -> int | None:
+    """The LSN to continue after. As in the service, the feed of all versions cannot start in the past."""
     text = request.headers.get("if-none-match")
     if text is None:
-        if mode == "all" and _since(request) is None:
-            raise Refusal(400, "All versions and deletes can be read from now on, or from a continuation.")
+        if mode == "all" and _modified_since(request) is None:
+            raise CosmosError(400, "The feed of all versions and deletes starts from now on, or from a continuation.")
         return None
     if text == "*":
-        # Where the range is gone there is none, and reading it says so.
+        # A range that was split or merged has no LSN; the read then raises the error.
         return next((one.lsn for one in container.ranges() if one.id == range_id), None)
     digits = text.strip('"')
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-        raise Refusal(400, f"{text!r:.60} is no continuation of this feed.")
+        raise CosmosError(400, f"{text!r:.60} is not a continuation of this feed.")
     return int(digits)
 
 
-def _since(request: Request) -> datetime | None:
+def _modified_since(request: CosmosRequest) -> datetime | None:
     text = request.headers.get("if-modified-since")
     if text is None:
         return None
     try:
         return parsedate_to_datetime(text)
     except (ValueError, TypeError):
-        raise Refusal(400, f"If-Modified-Since is a date, not {text!r:.60}.") from None
+        raise CosmosError(400, f"If-Modified-Since must be a date, not {text!r:.60}.") from None

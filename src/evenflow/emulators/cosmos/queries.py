@@ -1,7 +1,7 @@
-"""Queries, and lists of all documents: pages, with a continuation.
+"""Queries and lists of all documents, in pages with a continuation.
 
-The server answers a query over all ranges by itself, in one order, so that clients need no plan of it. Those that ask
-for one anyway then ask range by range: they get it where that brings the same, in whatever order.
+The server executes a query over all ranges itself, so clients need no query plan. Clients that request one anyway then
+query range by range. They get a plan only for queries whose results need no merging.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from evenflow.embedded.container.query import read_query
-from evenflow.embedded.container.search import Mark, Scope
+from evenflow.embedded.container.query_execution import EpkInterval, QueryPosition
 from evenflow.emulators.cosmos import charges
-from evenflow.emulators.cosmos.items import key_of, session_of
-from evenflow.emulators.cosmos.wire import (
+from evenflow.emulators.cosmos.http import (
     CHARGE,
     CONTINUATION,
     END_EPK,
@@ -26,20 +25,21 @@ from evenflow.emulators.cosmos.wire import (
     RANGE_ID,
     SESSION,
     START_EPK,
-    Answer,
-    Refusal,
-    Request,
+    CosmosError,
+    CosmosRequest,
+    CosmosResponse,
     count_of,
     json_answer,
     unsupported,
 )
+from evenflow.emulators.cosmos.items import key_of, session_of
 
 if TYPE_CHECKING:
     from evenflow.embedded.container import Container
     from evenflow.embedded.container.query import Query
 
 ITEMS_MAX, ITEMS = 1_000, 100
-MARK_BYTES_MAX = 8 * 1024
+POSITION_BYTES_MAX = 8 * 1024
 ALL = "SELECT * FROM c"
 
 
@@ -48,30 +48,30 @@ class _Parameter(Struct):
     value: Any = None
 
 
-class _Asked(Struct):
+class _QueryBody(Struct):
     query: str
     parameters: list[_Parameter] | None = None
 
 
 class _Continuation(Struct, array_like=True):
-    mark: Mark
+    position: QueryPosition
     of: str
-    """Which question it goes on with: in the answers to another it would pass something over."""
+    """A digest of the query. A continuation of another query would skip results."""
 
 
-def query(container: Container, request: Request) -> Answer:
-    return _page(container, request, _asked(request), cross=_may_cross(request))
+def query(container: Container, request: CosmosRequest) -> CosmosResponse:
+    return _page(container, request, _parsed_query(request), cross=_may_cross(request))
 
 
-def plan(container: Container, request: Request) -> Answer:
-    """How a client finds the answer by itself: what it asks of every range is the query as it stands."""
-    asked = _asked(request)
+def plan(container: Container, request: CosmosRequest) -> CosmosResponse:
+    """The query plan, with which a client sends the unchanged query to every range."""
+    asked = _parsed_query(request)
     if asked.is_count or asked.order is not None or asked.offset:
         raise unsupported(
-            "plans of queries with COUNT, ORDER BY or OFFSET, whose answers of several ranges would have to be put "
-            "together: it answers them over all ranges by itself, for clients that ask for no plan"
+            "plans of queries with COUNT, ORDER BY or OFFSET, whose results would have to be merged "
+            "across ranges: the server executes them over all ranges, for clients that request no plan"
         )
-    key, keys = key_of(request), container.opened().facts.keys
+    key, keys = key_of(request), container.opened().metadata.keys
     low, high = ("", "FF") if key is None else keys.within(keys.parts(key))
     return json_answer(
         {
@@ -82,81 +82,81 @@ def plan(container: Container, request: Request) -> Answer:
     )
 
 
-def _asked(request: Request) -> Query:
+def _parsed_query(request: CosmosRequest) -> Query:
     try:
-        asked = msgspec.json.decode(request.body, type=_Asked)
+        asked = msgspec.json.decode(request.body, type=_QueryBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"A query is sent as JSON with query and parameters: {error}.") from error
+        raise CosmosError(400, f"The body must be JSON with query and parameters: {error}.") from error
     return read_query(asked.query, {one.name: one.value for one in asked.parameters or []})
 
 
-def read_all(container: Container, request: Request) -> Answer:
-    """All documents, of one partition key or of the container."""
+def read_all(container: Container, request: CosmosRequest) -> CosmosResponse:
+    """All documents of one partition key or of the container."""
     return _page(container, request, read_query(ALL), cross=True)
 
 
-def _may_cross(request: Request) -> bool:
+def _may_cross(request: CosmosRequest) -> bool:
     return request.flag("x-ms-documentdb-query-enablecrosspartition")
 
 
-def _page(container: Container, request: Request, query: Query, *, cross: bool) -> Answer:
-    scope = _scope(container, request, cross=cross)
+def _page(container: Container, request: CosmosRequest, query: Query, *, cross: bool) -> CosmosResponse:
+    interval = _interval(container, request, cross=cross)
     count = count_of(request, ITEMS_MAX, ITEMS)
-    question = _question(request)
-    found = container.page(query, scope, _mark(request, question), max_items=count)
-    rid = container.opened().facts.rid_text
+    digest = _query_digest(request)
+    found = container.documents.page(query, interval, _position(request, digest), max_items=count)
+    rid = container.opened().metadata.rid_text
     body = msgspec.json.encode({"_rid": rid, "Documents": found.results, "_count": len(found.results)})
     headers = {
-        CHARGE: f"{charges.query(found.looked_at, len(body)):.2f}",
+        CHARGE: f"{charges.query(found.scanned, len(body)):.2f}",
         ITEM_COUNT: str(len(found.results)),
-        SESSION: ",".join(session_of(one.id, one.lsn) for one in container.ranges() if one.overlaps(*scope)),
+        SESSION: ",".join(session_of(one.id, one.lsn) for one in container.ranges() if one.overlaps(*interval)),
     }
-    if found.mark is not None:
-        headers[CONTINUATION] = _told(_Continuation(found.mark, question))
-    return Answer(body=body, headers=headers)
+    if found.position is not None:
+        headers[CONTINUATION] = _encoded(_Continuation(found.position, digest))
+    return CosmosResponse(body=body, headers=headers)
 
 
-def _scope(container: Container, request: Request, *, cross: bool) -> Scope:
+def _interval(container: Container, request: CosmosRequest, *, cross: bool) -> EpkInterval:
     key, range_id = key_of(request), request.headers.get(RANGE_ID)
     low, high = request.headers.get(START_EPK), request.headers.get(END_EPK)
-    scope = container.scope(key, range_id)
+    interval = container.documents.interval(key, range_id)
     if key is None and range_id is None and low is None and not cross:
-        raise Refusal(
+        raise CosmosError(
             400,
             "Cross partition query is required but disabled. Name a partition key, or set "
             "x-ms-documentdb-query-enablecrosspartition to true (enable_cross_partition_query=True).",
         )
     if low is None or high is None:
-        return scope
-    return Scope(max(low, scope.low), min(high, scope.high))
+        return interval
+    return EpkInterval(max(low, interval.low), min(high, interval.high))
 
 
-def _question(request: Request) -> str:
-    """What is asked for, in short. Ranges are no part of it: one may be split between two pages."""
+def _query_digest(request: CosmosRequest) -> str:
+    """A digest of the query and the partition key. Without the range, which may be split between two pages."""
     key = request.headers.get(PARTITION_KEY, "")
     return blake2b(b"\0".join([key.encode(), request.body]), digest_size=6).hexdigest()
 
 
-def _told(continuation: _Continuation) -> str:
+def _encoded(continuation: _Continuation) -> str:
     encoded = msgspec.json.encode(continuation)
-    if len(encoded) > MARK_BYTES_MAX:
-        raise unsupported(f"ORDER BY values of more than {MARK_BYTES_MAX:,} bytes over several pages")
+    if len(encoded) > POSITION_BYTES_MAX:
+        raise unsupported(f"ORDER BY values of more than {POSITION_BYTES_MAX:,} bytes over several pages")
     return urlsafe_b64encode(encoded).decode()
 
 
-def _mark(request: Request, question: str) -> Mark:
+def _position(request: CosmosRequest, digest: str) -> QueryPosition:
     text = request.headers.get(CONTINUATION)
     if not text:
-        # Java's client begins with an empty one.
-        return Mark()
+        # Java's client starts with an empty continuation.
+        return QueryPosition()
     try:
         found = msgspec.json.decode(urlsafe_b64decode(text), type=_Continuation)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"{CONTINUATION} is none of a query of this server.") from error
-    if found.of != question:
-        raise Refusal(
+        raise CosmosError(400, f"{CONTINUATION} is not a continuation of this server.") from error
+    if found.of != digest:
+        raise CosmosError(
             400,
             f"{CONTINUATION} is that of another query, of other parameters, or of another partition key. "
-            "Ask the same again, or begin without it.",
+            "Send the same query, or start without a continuation.",
         )
-    return found.mark
+    return found.position

@@ -1,4 +1,4 @@
-"""What the addresses of links, and the audiences of tokens, name: a path of hub, group and partition."""
+"""Parses the addresses of links and the audiences of tokens into hub, consumer group and partition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ CBS = "$cbs"
 MANAGEMENT = "$management"
 
 
-class Place(NamedTuple):
-    """A hub, or a partition of one, or one that is read by a group."""
+class EntityAddress(NamedTuple):
+    """A hub, a partition of a hub, or a partition as read by a consumer group."""
 
     hub: str
     partition: str | None = None
@@ -24,26 +24,26 @@ class Place(NamedTuple):
         return "/".join(parts)
 
 
-def path_of(address: str) -> Path:
-    """The parts of an address, whether or not it begins with a scheme and a host."""
+def parse_path(address: str) -> Path:
+    """The path segments of an address, with or without a scheme and a host."""
     _, scheme, rest = address.partition("://")
     if scheme:
         address = rest.partition("/")[2]
     return tuple(part for part in address.split("/") if part)
 
 
-def place_of(path: Path) -> Place | None:
-    """None when it is no place that there could be."""
+def parse_entity(path: Path) -> EntityAddress | None:
+    """The entity that a path names; None if the path is not valid."""
     match [part.lower() for part in path]:
         case [_]:
-            return Place(path[0])
+            return EntityAddress(path[0])
         case [_, "partitions", _]:
-            return Place(path[0], path[2])
+            return EntityAddress(path[0], path[2])
         case [_, "consumergroups", _, "partitions", _]:
-            return Place(path[0], path[4], path[2])
+            return EntityAddress(path[0], path[4], path[2])
     return None
 
 
 def covers(granted: Path, wanted: Path) -> bool:
-    """Whether a right to one path is also one to another below it. Names of the service have no case."""
+    """Whether a grant for one path includes another. Names are case-insensitive, as in the service."""
     return [part.lower() for part in wanted[: len(granted)]] == [part.lower() for part in granted]

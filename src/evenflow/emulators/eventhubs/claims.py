@@ -1,6 +1,6 @@
-"""Who may do what: shared access signatures, as a client puts them to `$cbs`, and what they grant to its connection.
+"""Authorization: shared access signatures that clients put to `$cbs`, and what they grant to a connection.
 
-Without a key everybody may do everything, and tokens are not looked at.
+Without a key, every client may do everything, and tokens are not verify_token.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from evenflow.amqp.conditions import AUTH_FAILED, AmqpError
-from evenflow.embedded.hub.wall import wall_us
-from evenflow.emulators.eventhubs.addresses import Path, covers, path_of
+from evenflow.embedded.hub.clock import wall_us
+from evenflow.emulators.eventhubs.addresses import Path, covers, parse_path
 from evenflow.model import MICROSECONDS
 
 if TYPE_CHECKING:
@@ -25,30 +25,30 @@ GRANTS_MAX = 1_000
 _PREFIX = "SharedAccessSignature "
 
 
-class Claims:
-    """What one connection was granted."""
+class ConnectionClaims:
+    """The grants of one connection."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._keys = keys
         self._granted: dict[Path, float] = {}
 
     def put(self, token: object, kind: object, audience: str) -> None:
-        """Grant what a token says. Raises `AmqpError` when it does not hold."""
+        """Add a token's grant. Raises `AmqpError` if the token is invalid."""
         if not self._keys:
             return
         if not isinstance(token, str) or kind != SAS:
-            raise AmqpError(AUTH_FAILED, "This server checks shared access signatures, and no other tokens.")
-        path, expires_s = checked(token, self._keys)
+            raise AmqpError(AUTH_FAILED, "This server supports shared access signatures only, no other tokens.")
+        path, expires_s = verify_token(token, self._keys)
         if len(self._granted) >= GRANTS_MAX:
             self._granted = {granted: end for granted, end in self._granted.items() if end > now_s()}
         if len(self._granted) >= GRANTS_MAX:
-            raise AmqpError(AUTH_FAILED, f"{GRANTS_MAX} tokens were put by this connection, and all of them hold.")
-        if not covers(path, path_of(audience)):
+            raise AmqpError(AUTH_FAILED, f"This connection holds the maximum of {GRANTS_MAX} valid tokens.")
+        if not covers(path, parse_path(audience)):
             raise AmqpError(AUTH_FAILED, "InvalidAudience: The token is not for the resource that it was put for.")
         self._granted[path] = expires_s
 
     def until_s(self, *paths: Path) -> float:
-        """Until when one of these may be used, on the wall clock; zero: it may not."""
+        """When the grant for one of these paths expires, on the wall clock; zero if there is none."""
         if not self._keys:
             return math.inf
         ends = [end for granted, end in self._granted.items() if any(covers(granted, path) for path in paths)]
@@ -60,11 +60,11 @@ def now_s() -> float:
     return wall_us() / MICROSECONDS
 
 
-def checked(token: str, keys: Mapping[str, str]) -> tuple[Path, float]:
-    """What a token is for, and until when."""
+def verify_token(token: str, keys: Mapping[str, str]) -> tuple[Path, float]:
+    """Verify a token; returns the path that it grants and its expiry."""
     fields = dict(part.partition("=")[::2] for part in token.removeprefix(_PREFIX).split("&"))
     if not token.startswith(_PREFIX) or not {"sr", "sig", "se", "skn"} <= fields.keys():
-        raise AmqpError(AUTH_FAILED, "MalformedToken: The token is no shared access signature.")
+        raise AmqpError(AUTH_FAILED, "MalformedToken: The token is not a shared access signature.")
     key = keys.get(unquote_plus(fields["skn"]))
     signed = f"{fields['sr']}\n{fields['se']}".encode()
     right = base64.b64encode(hmac.digest((key or "").encode(), signed, hashlib.sha256)).decode()
@@ -73,7 +73,7 @@ def checked(token: str, keys: Mapping[str, str]) -> tuple[Path, float]:
     try:
         expires_s = float(fields["se"])
     except ValueError:
-        raise AmqpError(AUTH_FAILED, "MalformedToken: The token's expiry is no number.") from None
+        raise AmqpError(AUTH_FAILED, "MalformedToken: The token's expiry is not a number.") from None
     if not expires_s > now_s():
         raise AmqpError(AUTH_FAILED, "ExpiredToken: The token is expired.")
-    return path_of(unquote_plus(fields["sr"])), expires_s
+    return parse_path(unquote_plus(fields["sr"])), expires_s

@@ -1,8 +1,8 @@
-"""One connection: protocol headers, SASL, open and close, heartbeats, and the sessions on it.
+"""One connection: protocol headers, SASL, open and close, heartbeats, and its sessions.
 
-It does no input or output itself: bytes are fed to it, and it writes to a `Wire`, which may be a socket or a
-WebSocket. What it keeps for a client is bounded: what is written and not yet taken by the client, what was sent and is
-not yet stored, and what waits for the client to go on; and so is what all connections keep together.
+It does no I/O itself: received bytes are passed to `feed`, and it writes to a `ByteTransport`, which is a socket or a
+WebSocket. Its memory for a client is bounded: output that the client has not read, events that are not stored yet, and
+incomplete deliveries and responses without credit. The memory of all connections together is bounded too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from evenflow.amqp import performatives as say
+from evenflow.amqp import performatives
 from evenflow.amqp.conditions import (
     DECODE,
     FORCED,
@@ -30,36 +30,36 @@ from evenflow.amqp.frames import (
     SASL_FRAME,
     SASL_HEADER,
     Frame,
-    Inbox,
+    FrameBuffer,
     framed,
 )
 from evenflow.amqp.performatives import Begin, Close, Detach, Disposition, End, Open, SaslInit
-from evenflow.emulators.eventhubs.session import Session
+from evenflow.emulators.eventhubs.session import AmqpSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evenflow.amqp.performatives import Attach
-    from evenflow.emulators.eventhubs.bounds import Bounds
-    from evenflow.emulators.eventhubs.claims import Claims
-    from evenflow.emulators.eventhubs.links import Link
+    from evenflow.emulators.eventhubs.claims import ConnectionClaims
+    from evenflow.emulators.eventhubs.limits import ServerLimits
+    from evenflow.emulators.eventhubs.links import AmqpLink
 
 CHANNEL_MAX = 4_999
 IDLE_MS = 120_000
-"""How often we ask to hear from a client."""
-SILENCE_S = 2 * IDLE_MS / 1000
-"""How long a client may be silent: twice as long as we asked for."""
-GREETING_S = 60.0
-"""How long a client may take until it has opened the connection."""
-CLOSING_S = 5.0
-"""How long a client may take to answer our close."""
+"""The idle timeout that the server announces to clients."""
+IDLE_TIMEOUT_S = 2 * IDLE_MS / 1000
+"""After how much silence a connection is closed: twice the announced timeout."""
+OPEN_TIMEOUT_S = 60.0
+"""How long a client may take to open the connection."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long a client may take to respond to a close."""
 
 FLUSH_BYTES = 128 * 1024
-"""What is written goes out at the end of a turn of the loop, or when it is this much."""
+"""Output is flushed at the end of an event loop iteration, or when it reaches this size."""
 PENDING_BYTES_MAX = 8 * 1024 * 1024
-"""When this much waits to be stored, or to be taken by the client, nothing more is read from it."""
+"""While this much waits to be stored, or to be read by the client, the server stops reading from it."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
-"""What deliveries that have begun and not ended, and answers that wait for credit, may hold together."""
+"""The limit for incomplete deliveries and responses that wait for credit."""
 
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 SASL_OK, SASL_AUTH = 0, 1
@@ -67,55 +67,55 @@ SASL_OK, SASL_AUTH = 0, 1
 _log = logging.getLogger(__name__)
 
 
-class Wire(Protocol):
-    """Where a connection's bytes go."""
+class ByteTransport(Protocol):
+    """The transport that a connection writes to."""
 
     def write(self, data: bytes) -> None: ...
 
     def buffered_bytes(self) -> int:
-        """What was written and has not left yet."""
+        """How many written bytes have not been sent yet."""
 
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """After what was written has left."""
+        """Close after all written bytes are sent."""
 
     def abort(self) -> None: ...
 
 
-class Dialect(Protocol):
-    """What is behind a connection: it decides what a link is for."""
+class AmqpService(Protocol):
+    """The service behind a connection, which creates the links that clients attach."""
 
     name: str
-    bounds: Bounds
+    limits: ServerLimits
 
-    def claims(self) -> Claims:
-        """For a new connection, which has none yet."""
+    def claims(self) -> ConnectionClaims:
+        """Empty claims for a new connection."""
 
-    def link(self, session: Session, attach: Attach) -> Link:
-        """The link that was asked for, which answers by itself. Raises `AmqpError` to refuse it."""
+    def link(self, session: AmqpSession, attach: Attach) -> AmqpLink:
+        """Create a link, which responds to the attach itself. Raises `AmqpError` to refuse it."""
 
-    def is_welcome(self) -> bool:
-        """Whether a connection may be opened now."""
+    def accepts_connections(self) -> bool:
+        """Whether the connection limit allows another connection."""
 
 
-class Connection:
-    def __init__(self, wire: Wire, dialect: Dialect, on_closed: Callable[[Connection], None]) -> None:
-        self.dialect = dialect
-        self.claims = dialect.claims()
+class AmqpConnection:
+    def __init__(self, wire: ByteTransport, service: AmqpService, on_closed: Callable[[AmqpConnection], None]) -> None:
+        self.service = service
+        self.claims = service.claims()
         self.frame_bytes_max = FRAME_BYTES_LEAST
-        """What the client takes."""
-        self.sessions: dict[int, Session] = {}
+        """The largest frame that the client accepts."""
+        self.sessions: dict[int, AmqpSession] = {}
         self.is_open = False
         self.can_write = True
-        """Whether the client takes what is written; those who have much to say wait until it does."""
+        """Whether the transport accepts more output. Links with much to send wait while it does not."""
         self._wire = wire
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox()
-        self._next: Callable[[], bool] = self._take_header
+        self._inbox = FrameBuffer()
+        self._next: Callable[[], bool] = self._read_header
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
@@ -123,23 +123,23 @@ class Connection:
         self._closing = False
         self._closed = False
         self._authenticated = False
-        self._bounds = dialect.bounds
+        self._limits = service.limits
         self._pending_bytes = 0
         self._kept_bytes = 0
         self._unread_bytes = 0
-        """What the client does not take, as far as it is counted: while it is too much."""
+        """Output that the client has not read, counted only while it is above the limit."""
         self._reading = True
-        self._heard_s = self._said_s = self._loop.time()
+        self._received_s = self._sent_s = self._loop.time()
         self._heartbeat_s: float | None = None
-        self._timer = self._loop.call_later(GREETING_S, self._too_slow)
+        self._timer = self._loop.call_later(OPEN_TIMEOUT_S, self._open_timed_out)
 
-    # What comes in
+    # Input
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Process bytes from the client."""
         if self._closed:
             return
-        self._heard_s = self._loop.time()
+        self._received_s = self._loop.time()
         self._inbox.feed(data)
         self._feeding = True
         try:
@@ -148,59 +148,59 @@ class Connection:
         except AmqpError as error:
             self.fail(error)
         except Exception:
-            _log.exception("A mistake of ours ends the connection of a client.")
-            self.fail(AmqpError(INTERNAL, "The server made a mistake; its log has more."))
+            _log.exception("Internal error; closing the client's connection")
+            self.fail(AmqpError(INTERNAL, "Internal error. The server's log has details."))
         finally:
             self._feeding = False
         self.flush()
 
-    def _take_header(self) -> bool:
+    def _read_header(self) -> bool:
         header = self._inbox.header()
         if header is None:
             return False
         if header == SASL_HEADER and not self._authenticated:
-            self._write(SASL_HEADER + framed(0, say.sasl_mechanisms(MECHANISMS), SASL_FRAME))
-            self._next = self._take_sasl
+            self._write(SASL_HEADER + framed(0, performatives.sasl_mechanisms(MECHANISMS), SASL_FRAME))
+            self._next = self._read_sasl
         elif header == AMQP_HEADER:
-            # With SASL before it or without, as the service has it: what counts are tokens. The JavaScript client that
-            # has a signature in place of a key begins so.
+            # SASL is optional, as in the service, because tokens authorize clients. The JavaScript client skips it if
+            # it has a signature instead of a key.
             self._write(AMQP_HEADER)
-            self._next = self._take_frame
+            self._next = self._read_frame
         else:
-            # As the standard says: our own header tells what we would have liked, and then the connection ends.
+            # The standard requires the server to send the header that it supports, and to close the connection.
             self._write(AMQP_HEADER if self._authenticated else SASL_HEADER)
-            self._hang_up()
+            self._disconnect()
         return True
 
-    def _take_sasl(self) -> bool:
+    def _read_sasl(self) -> bool:
         frame = self._inbox.frame()
         if frame is None:
             return False
         if frame.kind != SASL_FRAME:
-            raise AmqpError(FRAMING, "A frame of SASL is expected.")
-        init, _ = say.parse(frame.body)
+            raise AmqpError(FRAMING, "Expected a SASL frame.")
+        init, _ = performatives.parse(frame.body)
         if not isinstance(init, SaslInit):
-            raise AmqpError(NOT_ALLOWED, "A choice of a mechanism is expected.")
+            raise AmqpError(NOT_ALLOWED, "Expected sasl-init.")
         known = init.mechanism in MECHANISMS
-        self._write(framed(0, say.sasl_outcome(SASL_OK if known else SASL_AUTH), SASL_FRAME))
+        self._write(framed(0, performatives.sasl_outcome(SASL_OK if known else SASL_AUTH), SASL_FRAME))
         if not known:
-            self._hang_up()
+            self._disconnect()
         self._authenticated = known
-        self._next = self._take_header
+        self._next = self._read_header
         return True
 
-    def _take_frame(self) -> bool:
+    def _read_frame(self) -> bool:
         frame = self._inbox.frame()
         if frame is None:
             return False
         if frame.kind != AMQP_FRAME:
-            raise AmqpError(FRAMING, f"A frame of type {frame.kind} is none of AMQP.")
+            raise AmqpError(FRAMING, f"Expected an AMQP frame, not one of type {frame.kind}.")
         if frame.body:
-            self._heed(frame)
+            self._dispatch(frame)
         return True
 
-    def _heed(self, frame: Frame) -> None:
-        found, payload = say.parse(frame.body)
+    def _dispatch(self, frame: Frame) -> None:
+        found, payload = performatives.parse(frame.body)
         kind = type(found)
         if kind is Close:
             self._answer_close()
@@ -216,59 +216,61 @@ class Connection:
             session = self.sessions.get(frame.channel)
             if session is None:
                 if kind in (Detach, Disposition, End):
-                    # There are clients that take leave of the links of a session that they have ended already.
+                    # Some clients still detach the links of a session that they have already ended.
                     return
                 raise AmqpError(NOT_ALLOWED, f"There is no session on channel {frame.channel}.")
             if kind is End:
                 self.end_session(session)
             else:
-                session.heed(found, payload)
+                session.dispatch(found, payload)
 
-    def _open(self, asked: Open) -> None:
+    def _open(self, request: Open) -> None:
         if self.is_open:
             raise AmqpError(NOT_ALLOWED, "The connection is open already.")
-        if asked.max_frame_size is not None and asked.max_frame_size < FRAME_BYTES_LEAST:
-            raise AmqpError(FRAMING, f"Frames of {FRAME_BYTES_LEAST} bytes have to be taken by everybody.")
-        self.frame_bytes_max = min(asked.max_frame_size or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
-        self._say_open()
+        if request.max_frame_size is not None and request.max_frame_size < FRAME_BYTES_LEAST:
+            raise AmqpError(FRAMING, f"The maximum frame size must be at least {FRAME_BYTES_LEAST} bytes.")
+        self.frame_bytes_max = min(request.max_frame_size or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
+        self._send_open()
         self._timer.cancel()
-        if not self.dialect.is_welcome():
-            raise AmqpError(LIMIT_EXCEEDED, "There are too many connections. Close some, or try again later.")
-        if asked.idle_timeout_ms:
-            # A quarter of what the client waits: one that is busy hears of us late.
-            self._heartbeat_s = max(0.05, asked.idle_timeout_ms / 4000)
-        self._watch()
+        if not self.service.accepts_connections():
+            raise AmqpError(LIMIT_EXCEEDED, "The server has too many connections. Close some, or try again later.")
+        if request.idle_timeout_ms:
+            # A quarter of the client's timeout, since a busy client reads late.
+            self._heartbeat_s = max(0.05, request.idle_timeout_ms / 4000)
+        self._check_idle()
 
-    def _say_open(self) -> None:
+    def _send_open(self) -> None:
         self.is_open = True
-        opened = say.open_(self.dialect.name, frame_bytes=FRAME_BYTES_MAX, channel_max=CHANNEL_MAX, idle_ms=IDLE_MS)
+        opened = performatives.open_(
+            self.service.name, frame_bytes=FRAME_BYTES_MAX, channel_max=CHANNEL_MAX, idle_ms=IDLE_MS
+        )
         self.send(0, opened)
 
-    def _begin(self, channel: int, asked: Begin) -> None:
+    def _begin(self, channel: int, request: Begin) -> None:
         if channel > CHANNEL_MAX:
-            raise AmqpError(FRAMING, f"Channel {channel} is beyond the {CHANNEL_MAX} that were agreed.")
+            raise AmqpError(FRAMING, f"Channel {channel} exceeds the agreed maximum of {CHANNEL_MAX}.")
         if channel in self.sessions:
-            raise AmqpError(NOT_ALLOWED, f"There is a session on channel {channel} already.")
-        self._bounds.check_session()
-        self.sessions[channel] = Session(self, channel, asked)
-        self._bounds.sessions += 1
+            raise AmqpError(NOT_ALLOWED, f"Channel {channel} already has a session.")
+        self._limits.check_session()
+        self.sessions[channel] = AmqpSession(self, channel, request)
+        self._limits.sessions += 1
 
-    def end_session(self, session: Session, error: AmqpError | None = None) -> None:
-        """Ended by the client, or by us for an error; then its own end may still come, and means nothing."""
+    def end_session(self, session: AmqpSession, error: AmqpError | None = None) -> None:
+        """End a session for the client, or for an error. After an error, a late end from the client is ignored."""
         if self.sessions.get(session.channel) is session:
             if error is None:
                 del self.sessions[session.channel]
-                self._bounds.sessions -= 1
+                self._limits.sessions -= 1
             if session.end():
-                self.send(session.channel, say.end(error))
+                self.send(session.channel, performatives.end(error))
 
-    # What goes out
+    # Output
 
     def send(self, channel: int, performative: bytes) -> None:
         self._write(framed(channel, performative))
 
     def send_frames(self, frames: bytes) -> None:
-        """Frames that are complete already."""
+        """Send complete frames."""
         self._write(frames)
 
     def _write(self, data: bytes) -> None:
@@ -288,119 +290,122 @@ class Connection:
             data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
             self._out.clear()
             self._out_bytes = 0
-            self._said_s = self._loop.time()
+            self._sent_s = self._loop.time()
             self._wire.write(data)
-            self.mind_reading()
+            self.update_reading()
 
     def pause_writing(self) -> None:
         self.can_write = False
-        self.mind_reading()
+        self.update_reading()
 
     def resume_writing(self) -> None:
         self.can_write = True
-        self.mind_reading()
+        self.update_reading()
         for session in list(self.sessions.values()):
-            session.wake()
+            session.wake_links()
 
-    # Bounds
+    # ServerLimits
 
-    def hold_pending(self, size_bytes: int) -> None:
-        """More, or with a negative size less, waits to be stored."""
+    def add_pending(self, size_bytes: int) -> None:
+        """Count bytes that wait to be stored; a negative size releases them."""
         self._pending_bytes += size_bytes
-        self._bounds.held_bytes += size_bytes
-        self.mind_reading()
+        self._limits.held_bytes += size_bytes
+        self.update_reading()
 
-    def keep(self, size_bytes: int) -> None:
-        """More waits for the client to go on. Raises when it is too much, and then it is not kept."""
-        if size_bytes and (self._kept_bytes + size_bytes > KEPT_BYTES_MAX or self._bounds.is_full):
-            raise AmqpError(LIMIT_EXCEEDED, "Too much is kept of deliveries without an end, or answers without credit.")
-        self.let_go(-size_bytes)
+    def reserve_bytes(self, size_bytes: int) -> None:
+        """Count bytes that wait for the client to continue. Raises, without counting them, if the limit is reached."""
+        if size_bytes and (self._kept_bytes + size_bytes > KEPT_BYTES_MAX or self._limits.is_full):
+            raise AmqpError(LIMIT_EXCEEDED, "Incomplete deliveries or responses without credit hold too much memory.")
+        self.release_bytes(-size_bytes)
 
-    def let_go(self, size_bytes: int) -> None:
-        """What was kept is not any more."""
+    def release_bytes(self, size_bytes: int) -> None:
+        """Release bytes that `reserve_bytes` counted."""
         self._kept_bytes -= size_bytes
-        self._bounds.held_bytes -= size_bytes
+        self._limits.held_bytes -= size_bytes
 
-    def mind_reading(self) -> None:
-        """Nothing is read from a client while too much of its own is here; and while too much of all clients' is, from
-        those who have a part in it. It is called again when that has become less: so nobody waits for others alone."""
+    def update_reading(self) -> None:
+        """Pause or resume reading from the client.
+
+        Pause while it exceeds its own limit, and, while all clients together exceed theirs, if it holds a part of that
+        memory. Releasing that part calls this again, so no client waits only for other clients.
+        """
         if self._closed:
             return
         unread_bytes = self._wire.buffered_bytes()
         self._count_unread(0 if self.can_write else unread_bytes)
         much = max(self._pending_bytes, unread_bytes) > PENDING_BYTES_MAX
-        much = much or (self._bounds.is_full and (self._pending_bytes > 0 or not self.can_write))
+        much = much or (self._limits.is_full and (self._pending_bytes > 0 or not self.can_write))
         if much and self._reading:
             self._reading = False
             self._wire.pause_reading()
         elif not much and not self._reading:
             self._reading = True
-            self._heard_s = self._loop.time()
+            self._received_s = self._loop.time()
             self._wire.resume_reading()
 
     def _count_unread(self, size_bytes: int) -> None:
-        self._bounds.held_bytes += size_bytes - self._unread_bytes
+        self._limits.held_bytes += size_bytes - self._unread_bytes
         self._unread_bytes = size_bytes
 
-    # The end
+    # Closing
 
     def fail(self, error: AmqpError) -> None:
-        """Tell the client what was wrong, as far as it can be told yet, and end the connection."""
+        """Send the error to the client, if the protocol state allows it, and end the connection."""
         if self._closed or self._closing:
             return
-        if self._next == self._take_frame:
+        if self._next == self._read_frame:
             if not self.is_open:
-                self._say_open()
+                self._send_open()
             self._closing = True
-            self.send(0, say.close(error))
+            self.send(0, performatives.close(error))
         if error.condition in (DECODE, FRAMING, INTERNAL) or not self._closing:
-            # What else it sends cannot be understood, so its answer will not be either.
-            self._hang_up()
+            # Further input cannot be decoded, so do not wait for the client's close.
+            self._disconnect()
             return
         self._end_sessions()
         self._timer.cancel()
-        self._timer = self._loop.call_later(CLOSING_S, self._hang_up)
+        self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._disconnect)
 
-    def close_for_good(self) -> None:
-        """The server stops."""
-        self.fail(AmqpError(FORCED, "The server stops. Connect again later."))
-        self._hang_up()
+    def shut_down(self) -> None:
+        """Close the connection because the server stops."""
+        self.fail(AmqpError(FORCED, "The server is shutting down. Connect again later."))
+        self._disconnect()
 
     def _answer_close(self) -> None:
         if not self._closing:
-            self.send(0, say.close())
-        self._hang_up()
+            self.send(0, performatives.close())
+        self._disconnect()
 
-    def _too_slow(self) -> None:
-        self._hang_up()
+    def _open_timed_out(self) -> None:
+        self._disconnect()
 
-    def _watch(self) -> None:
-        """Every now and then: are we still heard from, and do we have to be heard?"""
+    def _check_idle(self) -> None:
+        """Check periodically whether the client is silent for too long, and whether a heartbeat is due."""
         now_s = self._loop.time()
-        limit_s = SILENCE_S
+        limit_s = IDLE_TIMEOUT_S
         if self._pending_bytes and not self._reading:
-            # It is we who do not listen, until what it has sent is stored.
-            self._heard_s = now_s
-        if now_s - self._heard_s >= limit_s:
-            self.fail(AmqpError(LIMIT_EXCEEDED, f"Nothing was heard for {limit_s:.0f} s."))
-            self._hang_up()
+            # The server itself paused reading, until the client's events are stored.
+            self._received_s = now_s
+        if now_s - self._received_s >= limit_s:
+            self.fail(AmqpError(LIMIT_EXCEEDED, f"No frame was received for {limit_s:.0f} s."))
+            self._disconnect()
             return
         wait_s = limit_s / 4
         if self._heartbeat_s is not None:
             wait_s = min(wait_s, self._heartbeat_s)
-            if now_s - self._said_s >= self._heartbeat_s * 0.9 and self.can_write:
+            if now_s - self._sent_s >= self._heartbeat_s * 0.9 and self.can_write:
                 self._write(HEARTBEAT)
-        self._timer = self._loop.call_later(wait_s, self._watch)
+        self._timer = self._loop.call_later(wait_s, self._check_idle)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self.flush()
-        self.lost()
+        self.on_disconnected()
         self._wire.close()
-        # Whoever does not take what was written last is not waited for.
-        self._loop.call_later(CLOSING_S, self._wire.abort)
+        # Do not wait longer for a client that does not read the last output.
+        self._loop.call_later(CLOSE_TIMEOUT_S, self._wire.abort)
 
-    def lost(self) -> None:
-        """The connection is gone; nothing more is said or heard."""
+    def on_disconnected(self) -> None:
+        """Release everything after the connection ended. Idempotent."""
         if not self._closed:
             self._closed = True
             self._timer.cancel()
@@ -411,7 +416,7 @@ class Connection:
     def _end_sessions(self) -> None:
         for session in list(self.sessions.values()):
             session.end()
-        self._bounds.sessions -= len(self.sessions)
+        self._limits.sessions -= len(self.sessions)
         self.sessions.clear()
 
     def links(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Trouble on purpose, for tests of clients: what the service does on its bad days, by the count and never by chance."""
+"""Fault injection for tests of clients: errors and delays of the real service, deterministic instead of random."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from msgspec import Struct
 from evenflow.amqp.conditions import SERVER_BUSY, AmqpError
 
 
-class FaultOptions(Struct, frozen=True, kw_only=True):
-    """None is no trouble of that kind."""
+class EventHubsFaultOptions(Struct, frozen=True, kw_only=True):
+    """Which faults to inject; None disables a fault."""
 
     drop_s: float | None = None
-    """Every connection is cut after so long."""
+    """Drops every connection after this time."""
     delay_s: float | None = None
-    """What a client sends is heard so much later."""
+    """Delays everything that clients send."""
     busy: float | None = None
-    """This share of links and sends is refused, as by a server that is busy."""
+    """The share of links and sends to refuse with server-busy."""
     throttle: float | None = None
-    """So many events a second are taken and given in all: what is sent beyond is refused, what is read has to wait."""
+    """Events per second, for sends and for receives. Further sends are refused, and further receives wait."""
 
 
-NO_FAULTS = FaultOptions()
+NO_FAULTS = EventHubsFaultOptions()
 
 
 def busy() -> AmqpError:
     return AmqpError(SERVER_BUSY, "The server was unable to process the request; please retry the operation.")
 
 
-class Faults:
-    def __init__(self, options: FaultOptions = NO_FAULTS) -> None:
+class EventHubsFaults:
+    def __init__(self, options: EventHubsFaultOptions = NO_FAULTS) -> None:
         self.options = options
         self._busy_so_far = 0.0
         self._taken = _Allowance(options.throttle)
         self._given = _Allowance(options.throttle)
 
     def is_busy(self) -> bool:
-        """Whether this one is refused; with a share of a quarter, every fourth is."""
+        """Whether to refuse this operation: every fourth one for a share of 0.25."""
         self._busy_so_far += self.options.busy or 0.0
         if self._busy_so_far < 1.0:
             return False
         self._busy_so_far -= 1.0
         return True
 
-    def takes(self, events: int) -> bool:
-        """Whether so many may be sent now."""
+    def allows_send(self, events: int) -> bool:
+        """Whether this many events may be sent now."""
         if not self._taken.has(1):
             return False
         self._taken.use(events)
         return True
 
-    def gives(self, most: int) -> int:
-        """How many may be read now, up to `most`."""
+    def receivable_events(self, most: int) -> int:
+        """How many events may be received now, up to `most`."""
         found = min(most, self._given.has(most))
         self._given.use(found)
         return found
@@ -63,7 +63,7 @@ class Faults:
 
 
 class _Allowance:
-    """So many a second, and a second's worth at once."""
+    """A rate limit with a burst of one second."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s

@@ -1,7 +1,7 @@
-"""The folder that is served: a hub in each folder inside it, or itself one hub; and the groups that were declared.
+"""The served folder: either one hub, or a folder of hubs; and the declared consumer groups.
 
-What is declared and not there is made; groups stay declared. A folder has one server: two would not know of each
-other's receivers, and the same partition would be read under two epochs at once.
+Declared hubs that do not exist are created, and declared groups are kept. Only one server may serve a folder: two
+servers would not see each other's receivers, so that one partition could be read under two epochs at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from evenflow.embedded.hub import Hub
-from evenflow.embedded.hub.facts import check_partitions, facts_path
+from evenflow.embedded.hub.metadata import check_partitions, metadata_path
 from evenflow.emulators.eventhubs.namespace import DEFAULT_GROUP, ServedHub
 from evenflow.errors import Misconfigured
 
@@ -28,49 +28,49 @@ if TYPE_CHECKING:
 DEFAULT_PARTITIONS = 4
 GROUPS_FILE = "groups.json"
 LOCK_FILE = "serve.lock"
-_NOT_FOR_HUBS = frozenset((GROUPS_FILE, LOCK_FILE, "hub.sqlite"))
-"""What else there is in a folder, beside the folders of hubs."""
+_RESERVED_NAMES = frozenset((GROUPS_FILE, LOCK_FILE, "hub.sqlite"))
+"""Names of other files in the served folder."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
-"""No longer than the name of a folder may be."""
+"""At most 255 characters, the limit for a folder's name."""
 _COUNT_DIGITS_MAX = 9
 _GROUP_NAME = re.compile(r"[$A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
 
-class Declared(Struct, frozen=True):
-    """A hub as somebody wants it. `partitions` is None for whatever it has."""
+class HubDeclaration(Struct, frozen=True):
+    """A hub that the server creates if it does not exist. `partitions` None means its current or the default number."""
 
     name: str
     partitions: int | None = None
     groups: tuple[str, ...] = ()
 
 
-def declared(text: str) -> Declared:
-    """NAME, NAME:PARTITIONS or NAME:PARTITIONS:GROUP,GROUP."""
+def parse_declaration(text: str) -> HubDeclaration:
+    """Parse NAME, NAME:PARTITIONS or NAME:PARTITIONS:GROUP,GROUP."""
     name, _, rest = text.partition(":")
     count, _, groups = rest.partition(":")
     if count and not (count.isascii() and count.isdecimal() and len(count) <= _COUNT_DIGITS_MAX):
         raise Misconfigured(
-            f"{text!r} is no hub; write NAME:PARTITIONS:GROUP,GROUP, for instance homes:4:alerts,audit."
+            f"{text!r} does not declare a hub. Write NAME:PARTITIONS:GROUP,GROUP, for instance homes:4:alerts,audit."
         )
     named = tuple(group.strip() for group in groups.split(",") if group.strip())
-    return _checked(Declared(name, int(count) if count else None, named))
+    return _checked(HubDeclaration(name, int(count) if count else None, named))
 
 
-def _checked(hub: Declared) -> Declared:
+def _checked(hub: HubDeclaration) -> HubDeclaration:
     if not _NAME.fullmatch(hub.name):
         raise Misconfigured(
-            f"{hub.name!r} is no name for a hub: it has letters, digits, dots, dashes and underscores, and begins and "
-            "ends with a dead letter or a digit."
+            f"{hub.name!r} is not a valid hub name. Use letters, digits, dots, dashes and underscores, and begin and "
+            "end with a letter or a digit."
         )
-    if hub.name.lower() in _NOT_FOR_HUBS:
-        raise Misconfigured(f"{hub.name!r} is no name for a hub: a file of that name is kept beside them.")
+    if hub.name.lower() in _RESERVED_NAMES:
+        raise Misconfigured(f"{hub.name!r} is reserved for a file of the server. Choose another hub name.")
     if hub.partitions is not None:
         check_partitions(hub.partitions)
     for group in hub.groups:
         if not _GROUP_NAME.fullmatch(group):
             raise Misconfigured(
-                f"{group!r} is no name for a consumer group: it has letters, digits, dots, dashes and underscores, and "
-                "50 of them at most."
+                f"{group!r} is not a valid consumer group name. Use at most 50 letters, digits, dots, dashes and "
+                "underscores."
             )
     return hub
 
@@ -106,50 +106,53 @@ class _Hubs(Struct, forbid_unknown_fields=True):
     hubs: dict[str, _Hub]
 
 
-def declared_in(path: Path) -> list[Declared]:
-    """What a file declares: TOML by its name, or else the Config.json of Microsoft's emulator."""
-    read = _of_toml if path.suffix.lower() == ".toml" else _of_emulator
+def read_declarations(path: Path) -> list[HubDeclaration]:
+    """Read the declarations in a file: TOML if its name ends in .toml, else a Config.json of Microsoft's emulator."""
+    read = _parse_toml if path.suffix.lower() == ".toml" else _parse_emulator_config
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise Misconfigured(f"{path} cannot be read: {error.strerror}.") from error
+        raise Misconfigured(f"Cannot read {path}: {error.strerror}.") from error
     try:
         return [_checked(hub) for hub in read(data)]
     except Misconfigured as error:
         raise Misconfigured(f"{path}: {error}") from error
 
 
-def _of_toml(data: bytes) -> list[Declared]:
+def _parse_toml(data: bytes) -> list[HubDeclaration]:
     try:
         found = msgspec.convert(tomllib.loads(data.decode()), _Hubs)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, RecursionError) as error:
         raise Misconfigured(
-            f"it declares no hubs: {error}. For each hub, write [hubs.NAME] with partitions = 4 and"
-            ' groups = ["alerts"] below it; both may be left out.'
+            f"it declares no hubs: {error}. For each hub, write a section [hubs.NAME], optionally with partitions = 4 "
+            'and groups = ["alerts"].'
         ) from error
-    return [Declared(name, hub.partitions, hub.groups) for name, hub in found.hubs.items()]
+    return [HubDeclaration(name, hub.partitions, hub.groups) for name, hub in found.hubs.items()]
 
 
-def _of_emulator(data: bytes) -> list[Declared]:
+def _parse_emulator_config(data: bytes) -> list[HubDeclaration]:
     try:
         config = msgspec.json.decode(data, type=_Config, strict=False)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Misconfigured(
-            f"it is no Config.json of the Event Hubs emulator: {error}. A file of evenflow's own form has a name that"
-            " ends with .toml."
+            f"it is not a Config.json of the Event Hubs emulator: {error}. The name of a file in evenflow's own format "
+            "must end in .toml."
         ) from error
     return [
-        Declared(entity.name, entity.partition_count, tuple(group.name for group in entity.consumer_groups))
+        HubDeclaration(entity.name, entity.partition_count, tuple(group.name for group in entity.consumer_groups))
         for namespace in config.user_config.namespace_config
         for entity in namespace.entities
     ]
 
 
 @contextmanager
-def folder_alone(folder: Path, wanted: Sequence[Declared] = ()) -> Iterator[list[ServedHub]]:
-    """As `open_folder`, and nobody else serves any of them until the block ends. Whoever gets the hubs closes them."""
+def open_exclusively(folder: Path, wanted: Sequence[HubDeclaration] = ()) -> Iterator[list[ServedHub]]:
+    """Like `open_folder`, with an exclusive lock on the folder and its hubs until the block ends.
+
+    The caller closes the hubs.
+    """
     if not folder.exists():
-        with _writing(folder):
+        with _write_errors(folder):
             folder.mkdir(parents=True)
     with ExitStack() as locks:
         if folder.is_dir():
@@ -167,18 +170,18 @@ def folder_alone(folder: Path, wanted: Sequence[Declared] = ()) -> Iterator[list
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Misconfigured(f"{path} cannot be written: {error.strerror}. Give a folder that is yours.") from error
+        raise Misconfigured(f"Cannot write {path}: {error.strerror}. Give a folder that you may write.") from error
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """By the system, which lets go of it when the process ends, however it does."""
+    """Lock a folder. The operating system releases the lock when the process ends."""
     path = folder / LOCK_FILE
-    with _writing(path):
+    with _write_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
@@ -186,7 +189,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except OSError:
             holder = os.read(descriptor, 20).decode(errors="replace").strip()
             raise Misconfigured(
-                f"{folder} is served already{f', by process {holder}' if holder.isdecimal() else ''}. Connect to that"
+                f"{folder} is already served{f' by process {holder}' if holder.isdecimal() else ''}. Connect to that"
                 " server, or give this one another folder."
             ) from None
         os.truncate(descriptor, 0)
@@ -196,17 +199,17 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def open_folder(folder: Path, wanted: Sequence[Declared] = (), default: str = "hub") -> list[ServedHub]:
-    """All hubs that are there, with what is declared: made, grown, and with these groups."""
-    opened = [Hub(folder)] if facts_path(folder).exists() else [Hub(found) for found in _hubs_in(folder)]
+def open_folder(folder: Path, wanted: Sequence[HubDeclaration] = (), default: str = "hub") -> list[ServedHub]:
+    """Open all hubs of a folder. Declared hubs are created or grown, and get their groups."""
+    opened = [Hub(folder)] if metadata_path(folder).exists() else [Hub(found) for found in _hubs_in(folder)]
     hubs = {hub.info().name.lower(): hub for hub in opened}
     try:
-        alone = facts_path(folder).exists()
-        for one in wanted or ([] if hubs else [Declared(default)]):
+        alone = metadata_path(folder).exists()
+        for one in wanted or ([] if hubs else [HubDeclaration(default)]):
             if one.name.lower() in hubs:
                 _grow(hubs[one.name.lower()], one)
             elif alone:
-                raise Misconfigured(f"{folder} is itself a hub, so that {one.name} cannot be made in it.")
+                raise Misconfigured(f"{folder} is itself a hub. Give another folder to create {one.name} in.")
             else:
                 partitions = one.partitions or DEFAULT_PARTITIONS
                 hubs[one.name.lower()] = Hub.create(folder / one.name, partitions)
@@ -220,24 +223,24 @@ def open_folder(folder: Path, wanted: Sequence[Declared] = (), default: str = "h
 
 def _hubs_in(folder: Path) -> list[Path]:
     if folder.exists() and not folder.is_dir():
-        raise Misconfigured(f"{folder} is a file. Give the folder that hubs are kept in.")
+        raise Misconfigured(f"{folder} is a file. Give the folder that holds the hubs.")
     return sorted(path.parent for path in folder.glob("*/hub.sqlite"))
 
 
-def _grow(hub: Hub, wanted: Declared) -> None:
-    have = hub.opened().facts().partitions
+def _grow(hub: Hub, wanted: HubDeclaration) -> None:
+    have = hub.opened().metadata().partitions
     if wanted.partitions is None or wanted.partitions == have:
         return
     if wanted.partitions < have:
         raise Misconfigured(
-            f"The hub {wanted.name} has {have} partitions, and cannot shrink to {wanted.partitions}. Declare it with "
+            f"The hub {wanted.name} has {have} partitions and cannot shrink to {wanted.partitions}. Declare it with "
             f"{have} or more, or delete its folder."
         )
     hub.add_partitions(wanted.partitions - have)
 
 
-def _all_groups(folder: Path, wanted: Iterable[Declared]) -> dict[str, list[str]]:
-    """Those of before and those of now, by the hub's name in small letters; kept for the next time."""
+def _all_groups(folder: Path, wanted: Iterable[HubDeclaration]) -> dict[str, list[str]]:
+    """Earlier and newly declared groups by the hub's name in lower case; also saves them for the next start."""
     path = folder / GROUPS_FILE
     before: dict[str, list[str]] = {}
     if path.exists():
@@ -252,6 +255,6 @@ def _all_groups(folder: Path, wanted: Iterable[Declared]) -> dict[str, list[str]
         known += [group for group in hub.groups if group.lower() not in seen]
     groups = {name: found for name, found in groups.items() if found}
     if groups != before:
-        with _writing(path):
+        with _write_errors(path):
             path.write_bytes(msgspec.json.encode(groups))
     return groups

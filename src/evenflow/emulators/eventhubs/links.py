@@ -1,13 +1,13 @@
-"""The two ends of links: an `Intake` takes what a client sends, an `Outlet` gives what a client receives.
+"""The server's ends of links: an `IncomingLink` receives what a client sends, an `OutgoingLink` sends to a client.
 
-Both count credit. What is taken or given, and what for, is decided by those who derive from them.
+Both handle credit. Subclasses decide what is received and sent.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenflow.amqp import performatives as say
+from evenflow.amqp import performatives
 from evenflow.amqp.conditions import CREDIT_EXCEEDED, INVALID_FIELD, TOO_LARGE, AmqpError
 from evenflow.amqp.performatives import TRANSFER_BYTES, UINT_MAX, transfer_head
 from evenflow.amqp.types import NULL
@@ -15,45 +15,45 @@ from evenflow.amqp.types import NULL
 if TYPE_CHECKING:
     import asyncio
 
-    from evenflow.amqp.performatives import Asked, Attach, Flow, Transfer
-    from evenflow.emulators.eventhubs.session import Session
+    from evenflow.amqp.performatives import Attach, AttachSummary, Flow, Transfer
+    from evenflow.emulators.eventhubs.session import AmqpSession
 
 MESSAGE_BYTES_MAX = 1_048_576
-"""As the service says it. What a client counts as a message's size is its payload."""
+"""The service's limit for the payload of a message."""
 CREDIT = 300
 
 
-class Link:
-    def __init__(self, session: Session, asked: Attach) -> None:
+class AmqpLink:
+    def __init__(self, session: AmqpSession, attach: Attach) -> None:
         self.session = session
-        self._asked: Asked | None = asked.brief
-        """Until it is answered."""
-        self.handle = asked.handle
+        self._attach: AttachSummary | None = attach.summary
+        """Kept until the response to the attach."""
+        self.handle = attach.handle
         self.is_detached = False
         self.timer: asyncio.TimerHandle | None = None
-        """Of whoever watches over this link; it ends with it."""
+        """A timer of this link, cancelled when the link ends."""
 
     @property
-    def asked(self) -> Asked:
-        assert self._asked is not None, "an attach is answered once"
-        return self._asked
+    def attach(self) -> AttachSummary:
+        assert self._attach is not None, "an attach is answered once"
+        return self._attach
 
-    def answered(self, answer: bytes) -> None:
-        """The link is there."""
-        self._asked = None
+    def respond(self, answer: bytes) -> None:
+        """Send the response to the attach."""
+        self._attach = None
         self.session.send(answer)
 
     def on_flow(self, flow: Flow) -> None:
-        """The client said something about credit."""
+        """Handle a flow frame, which carries credit."""
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        raise AmqpError(INVALID_FIELD, "A transfer came by a link that only gives.")
+        raise AmqpError(INVALID_FIELD, "A transfer arrived on a link that only sends to the client.")
 
-    def on_room(self) -> None:
-        """There is room to send."""
+    def on_sendable(self) -> None:
+        """The link may be able to send now."""
 
     def release(self) -> None:
-        """The link is gone, by whatever way. Idempotent."""
+        """Free the link after it ended for any reason. Idempotent."""
         if not self.is_detached:
             self.is_detached = True
             if self.timer is not None:
@@ -61,97 +61,101 @@ class Link:
             self.on_release()
 
     def on_release(self) -> None:
-        """Give back what the link held."""
+        """Free the resources of the link."""
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Ended by us. The link's place is kept until the client has answered."""
+        """Detach the link from the server's side. Its handle stays in use until the client responds."""
         if not self.is_detached:
             self.release()
-            self.session.send(say.detach(self.handle, error))
+            self.session.send(performatives.detach(self.handle, error))
 
 
-class Intake(Link):
-    """Takes deliveries whole, however many frames they come in."""
+class IncomingLink(AmqpLink):
+    """Receives deliveries, and assembles those of several frames."""
 
-    def __init__(self, session: Session, asked: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        super().__init__(session, asked)
+    def __init__(self, session: AmqpSession, attach: Attach, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        super().__init__(session, attach)
         self._bytes_max = message_bytes_max
-        self._delivery_count = asked.initial_delivery_count or 0
+        self._delivery_count = attach.initial_delivery_count or 0
         self._credit = 0
         self._unsettled = 0
         self._first: Transfer | None = None
         self._parts = bytearray()
-        """What came of a delivery, in one piece: pieces of a few bytes would each take many."""
+        """The received part of a delivery, in one array: a list of small chunks would need much more memory."""
 
     def accept(self) -> None:
-        """Answer the attach, and ask for deliveries."""
-        source = say.source(self.asked.source_address)
-        target = say.target(self.asked.target_address)
-        self.answered(say.attach(self.asked, source=source, target=target, message_bytes_max=self._bytes_max))
-        self._give_credit()
+        """Accept the attach, and grant credit."""
+        source = performatives.source(self.attach.source_address)
+        target = performatives.target(self.attach.target_address)
+        self.respond(performatives.attach(self.attach, source=source, target=target, message_bytes_max=self._bytes_max))
+        self._grant_credit()
 
     def take(self, transfer: Transfer, message: bytes) -> None:
-        """One whole delivery: `settle` or `reject` it some time."""
+        """Handle one complete delivery; `settle` must be called for it eventually."""
         raise NotImplementedError
 
     def on_flow(self, flow: Flow) -> None:
         if flow.echo:
-            self._give_credit()
+            self._grant_credit()
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
         if self._first is None:
             if transfer.delivery_id is None:
                 raise AmqpError(INVALID_FIELD, "A delivery begins without an id.")
             if self._credit <= 0:
-                self.detach(AmqpError(CREDIT_EXCEEDED, "More was sent than the link's credit allows."))
+                self.detach(AmqpError(CREDIT_EXCEEDED, "More deliveries were sent than the link's credit allows."))
                 return
             self._first = transfer
         if transfer.aborted:
-            self._forget()
+            self._end_delivery()
             self._renew_credit()
             return
         size = len(self._parts) + len(payload)
         if size > self._bytes_max:
-            self._refuse_size(size)
+            self._reject_oversized(size)
             return
         if transfer.more:
-            self.session.connection.keep(len(payload))
+            self.session.connection.reserve_bytes(len(payload))
             self._parts += payload
             return
         first = self._first
         message = b"".join((self._parts, payload)) if self._parts else payload
-        self._forget()
+        self._end_delivery()
         self._unsettled += 1
         self.take(first, message)
 
     def settle(self, delivery: Transfer, error: AmqpError | None = None) -> None:
-        """It is done with: accepted, or rejected for an error."""
+        """Settle a delivery: accepted, or rejected with an error."""
         self._unsettled -= 1
         if self.is_detached:
             return
         if not delivery.settled and delivery.delivery_id is not None:
-            state = say.accepted() if error is None else say.rejected(error.condition, error.description)
-            self.session.send(say.disposition(delivery.delivery_id, delivery.delivery_id, state))
+            state = (
+                performatives.accepted()
+                if error is None
+                else performatives.rejected(error.condition, error.description)
+            )
+            self.session.send(performatives.disposition(delivery.delivery_id, delivery.delivery_id, state))
         self._renew_credit()
 
     def _renew_credit(self) -> None:
         if self._credit + self._unsettled <= CREDIT // 2:
-            self._give_credit()
+            self._grant_credit()
 
-    def _give_credit(self) -> None:
-        """What waits to be settled counts: a client does not get further ahead than the credit."""
+    def _grant_credit(self) -> None:
+        """Grant credit. Unsettled deliveries count against it, so a client never gets further ahead."""
         self._credit = CREDIT - self._unsettled
         self.session.send_flow(self.handle, self._delivery_count, self._credit)
 
-    def _forget(self) -> None:
-        """The delivery is over, complete or not."""
+    def _end_delivery(self) -> None:
+        """End the current delivery, complete or aborted."""
         self._first = None
         self._delivery_count += 1
         self._credit -= 1
         self.on_release()
 
-    def _refuse_size(self, size: int) -> None:
-        """The link ends, as the standard says. Before that the delivery is rejected, for clients that wait for it."""
+    def _reject_oversized(self, size: int) -> None:
+        """Detach the link, as the standard requires. First reject the delivery, for clients that wait for that."""
         delivery_id = self._first.delivery_id if self._first is not None else None
         error = AmqpError(
             TOO_LARGE,
@@ -159,39 +163,39 @@ class Intake(Link):
             f"({self._bytes_max} bytes) currently allowed on the link.",
         )
         if delivery_id is not None:
-            state = say.rejected(error.condition, error.description)
-            self.session.send(say.disposition(delivery_id, delivery_id, state))
+            state = performatives.rejected(error.condition, error.description)
+            self.session.send(performatives.disposition(delivery_id, delivery_id, state))
         self.detach(error)
 
     def on_release(self) -> None:
         if self._parts:
-            self.session.connection.let_go(len(self._parts))
+            self.session.connection.release_bytes(len(self._parts))
             self._parts = bytearray()
 
 
-class Outlet(Link):
-    """Gives messages, settled, as long as there is credit."""
+class OutgoingLink(AmqpLink):
+    """Sends settled messages while there is credit."""
 
-    def __init__(self, session: Session, asked: Attach) -> None:
-        super().__init__(session, asked)
+    def __init__(self, session: AmqpSession, attach: Attach) -> None:
+        super().__init__(session, attach)
         self.credit = 0
         self.draining = False
         self._delivery_count = 0
 
     def accept(self, *, source: bytes | None = None, offered: tuple[str, ...] = (), properties: bytes = NULL) -> None:
-        answer = say.attach(
-            self.asked,
-            source=say.source(self.asked.source_address) if source is None else source,
-            target=say.target(self.asked.target_address),
-            sender_mode=say.SETTLED_MODE,
+        answer = performatives.attach(
+            self.attach,
+            source=performatives.source(self.attach.source_address) if source is None else source,
+            target=performatives.target(self.attach.target_address),
+            sender_mode=performatives.SETTLED_MODE,
             message_bytes_max=MESSAGE_BYTES_MAX,
             offered=offered,
             properties=properties,
         )
-        self.answered(answer)
+        self.respond(answer)
 
     @property
-    def room(self) -> int:
+    def sendable(self) -> int:
         """How many messages may be sent now."""
         session = self.session
         if self.is_detached or not session.connection.can_write:
@@ -205,26 +209,26 @@ class Outlet(Link):
             self.credit = 0 if credit > UINT_MAX >> 1 else credit
         self.draining = bool(flow.drain)
         if flow.echo:
-            self._tell()
+            self._send_credit()
 
-    def drained(self) -> None:
-        """There is nothing more to send now: what is left of the credit is used up."""
+    def complete_drain(self) -> None:
+        """Finish a drain: there is nothing to send, so use up the remaining credit."""
         self.draining = False
         self._delivery_count = (self._delivery_count + self.credit) & UINT_MAX
         self.credit = 0
-        self._tell(drain=True)
+        self._send_credit(drain=True)
 
-    def _tell(self, *, drain: bool = False) -> None:
+    def _send_credit(self, *, drain: bool = False) -> None:
         self.session.send_flow(self.handle, self._delivery_count, self.credit, drain=drain)
 
     def count(self, messages: int, frames: int) -> None:
-        """So many messages were written, in so many frames."""
+        """Count written messages and frames."""
         self._delivery_count = (self._delivery_count + messages) & UINT_MAX
         self.credit -= messages
         self.session.count_transfers(frames)
 
     def frames_of(self, payload: bytes) -> tuple[bytes, int]:
-        """One message as frames, and how many they are; it is given the next delivery id."""
+        """Encode one message as frames with the next delivery id; returns them and their number."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & UINT_MAX

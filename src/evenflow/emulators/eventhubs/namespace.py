@@ -1,4 +1,4 @@
-"""The hubs that are served, by their names, and the groups that each has."""
+"""The served hubs by name, and their consumer groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServedHub:
 
     @property
     def partitions(self) -> int:
-        return self.hub.opened().facts().partitions
+        return self.hub.opened().metadata().partitions
 
     def partition_number(self, text: str) -> int:
         count = self.partitions
@@ -49,7 +49,7 @@ class Namespace:
         return iter(self._hubs.values())
 
     def hub(self, name: str) -> ServedHub:
-        """Names have no case."""
+        """The hub with this name, which is case-insensitive."""
         found = self._hubs.get(name.lower())
         if found is None:
             raise AmqpError(NOT_FOUND, f"The messaging entity '{name:.200}' could not be found.")

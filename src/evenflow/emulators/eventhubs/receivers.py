@@ -1,4 +1,4 @@
-"""Who reads a partition for a group: one receiver with an epoch, or a few without. The service's rules and words."""
+"""The receivers of each partition and group: one with an epoch, or a few without. As in the service."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Receiver(Protocol):
     def detach(self, error: AmqpError | None = None) -> None: ...
 
 
-class Receivers:
+class ReceiverRegistry:
     def __init__(self) -> None:
-        self._here: dict[Key, list[Receiver]] = {}
+        self._attached: dict[Key, list[Receiver]] = {}
 
-    def admit(self, key: Key, newcomer: Receiver) -> None:
-        """Let it in, which may put others out; or raise why not."""
-        here = self._here.setdefault(key, [])
+    def admit(self, key: Key, receiver: Receiver) -> None:
+        """Register a receiver, which may disconnect others. Raises `AmqpError` if it is not allowed."""
+        here = self._attached.setdefault(key, [])
         try:
-            _check(here, newcomer)
+            _check(here, receiver)
         finally:
             if not here:
-                del self._here[key]
-        stolen = here[:] if newcomer.epoch is not None else []
-        self._here.setdefault(key, []).append(newcomer)
-        for one in stolen:
+                del self._attached[key]
+        disconnected = here[:] if receiver.epoch is not None else []
+        self._attached.setdefault(key, []).append(receiver)
+        for one in disconnected:
             one.detach(
                 AmqpError(
                     STOLEN,
-                    f"New receiver '{newcomer.receiver_name}' with higher epoch of '{newcomer.epoch}' is created hence "
+                    f"New receiver '{receiver.receiver_name}' with higher epoch of '{receiver.epoch}' is created hence "
                     f"current receiver '{one.receiver_name}' with epoch '{one.epoch or 0}' is getting disconnected. "
                     "If you are recreating the receiver, make sure a higher epoch is used.",
                 )
@@ -47,16 +47,16 @@ class Receivers:
 
     def leave(self, key: Key, receiver: Receiver) -> None:
         """Idempotent."""
-        here = self._here.get(key, [])
+        here = self._attached.get(key, [])
         if receiver in here:
             here.remove(receiver)
             if not here:
-                self._here.pop(key, None)
+                self._attached.pop(key, None)
 
 
-def _check(here: list[Receiver], newcomer: Receiver) -> None:
+def _check(here: list[Receiver], receiver: Receiver) -> None:
     epochs = [one.epoch for one in here if one.epoch is not None]
-    if newcomer.epoch is None:
+    if receiver.epoch is None:
         if epochs:
             raise AmqpError(
                 STOLEN,
@@ -70,10 +70,10 @@ def _check(here: list[Receiver], newcomer: Receiver) -> None:
                 "Exceeded the maximum number of allowed receivers per partition in a consumer group which is "
                 f"{WITHOUT_EPOCH_MAX}. List of connected receivers - {', '.join(one.receiver_name for one in here)}.",
             )
-    elif epochs and max(epochs) > newcomer.epoch:
+    elif epochs and max(epochs) > receiver.epoch:
         raise AmqpError(
             STOLEN,
-            f"Receiver 'nil' with a higher epoch '{max(epochs)}' already exists. Receiver '{newcomer.receiver_name}' "
-            f"with epoch {newcomer.epoch} cannot be created. Make sure you are creating receiver with increasing epoch "
+            f"Receiver 'nil' with a higher epoch '{max(epochs)}' already exists. Receiver '{receiver.receiver_name}' "
+            f"with epoch {receiver.epoch} cannot be created. Make sure you are creating receiver with increasing epoch "
             "value to ensure connectivity, or ensure all old epoch receivers are closed or disconnected.",
         )

@@ -1,4 +1,4 @@
-"""Where a receiver begins: the selector that it gives as a filter."""
+"""A receiver's start position, from the selector in its filter."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _WHERE = re.compile(
 )
 
 
-class Start(NamedTuple):
+class StartPosition(NamedTuple):
     by: str
-    """offset, sequence or time."""
+    """"offset", "sequence" or "time"."""
     value: str
     inclusive: bool
 
 
-EARLIEST = Start("offset", BEGINNING, False)
+EARLIEST = StartPosition("offset", BEGINNING, False)
 
 
-def start_of(filters: dict[Any, Any]) -> Start:
-    """Without a selector a receiver begins at the beginning."""
+def start_of(filters: dict[Any, Any]) -> StartPosition:
+    """The start position in these filters; the beginning if there is no selector."""
     for name, value in filters.items():
         if name == SELECTOR:
             return parse(value.value if isinstance(value, Described) else value)
@@ -42,7 +42,7 @@ def start_of(filters: dict[Any, Any]) -> Start:
 
 
 def encoded(filters: dict[Any, Any]) -> bytes:
-    """The selector among these filters, as an answer has it."""
+    """The selector among these filters, encoded for the response."""
     value = filters.get(SELECTOR)
     text = value.value if isinstance(value, Described) else value
     if not isinstance(text, str):
@@ -50,21 +50,21 @@ def encoded(filters: dict[Any, Any]) -> bytes:
     return map_([(symbol(SELECTOR), b"\x00" + symbol(SELECTOR) + string(text))])
 
 
-def parse(text: Any) -> Start:
+def parse(text: Any) -> StartPosition:
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     found = _WHERE.fullmatch(text) if isinstance(text, str) and len(text) <= _TEXT_MAX else None
     if found is None:
-        raise AmqpError(ARGUMENT, f"The selector {text!r:.200} is none that says where to begin.")
+        raise AmqpError(ARGUMENT, f"The selector {text!r:.200} is not a valid start position.")
     name, comparison, value = found[1].lower(), found[2], found[3].lower()
     by = {"x-opt-offset": "offset", "x-opt-sequence-number": "sequence"}.get(name, "time")
     if by == "time" and value == LATEST:
-        raise AmqpError(ARGUMENT, f"The selector {text!r:.200} compares a time with what is none.")
-    return Start(by, value, comparison == ">=")
+        raise AmqpError(ARGUMENT, f"The selector {text!r:.200} compares the enqueued time with another value.")
+    return StartPosition(by, value, comparison == ">=")
 
 
-def after(start: Start, log: PartitionLog) -> int:
-    """The sequence after which to read. It looks into the log, and belongs on a thread."""
+def after(start: StartPosition, log: PartitionLog) -> int:
+    """The sequence to read after. Reads the log, so it must run on a thread."""
     if start.by == "time":
         time_ms = int(start.value) + (not start.inclusive)
         return log.before_time(max(0, min(time_ms, 1 << 52)) * 1000)
@@ -80,5 +80,5 @@ def after(start: Start, log: PartitionLog) -> int:
             f"The supplied {'offset' if start.by == 'offset' else 'sequence number'} '{start.value}' is invalid. "
             f"The last {'offset' if start.by == 'offset' else 'sequence number'} in the system is '{state.next - 1}'",
         )
-    # What retention has removed is passed over, as the service does.
+    # Skip events that retention removed, as the service does.
     return max(place, state.oldest - 1)

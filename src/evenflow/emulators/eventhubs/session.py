@@ -1,10 +1,10 @@
-"""One session: a pair of windows that count transfers, and the links on it."""
+"""One session: its transfer windows and its links."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenflow.amqp import performatives as say
+from evenflow.amqp import performatives
 from evenflow.amqp.conditions import (
     HANDLE_IN_USE,
     INVALID_FIELD,
@@ -20,9 +20,9 @@ from evenflow.amqp.types import NULL
 if TYPE_CHECKING:
     from typing import Any
 
-    from evenflow.amqp.performatives import Asked, Begin
-    from evenflow.emulators.eventhubs.connection import Connection
-    from evenflow.emulators.eventhubs.links import Link
+    from evenflow.amqp.performatives import AttachSummary, Begin
+    from evenflow.emulators.eventhubs.connection import AmqpConnection
+    from evenflow.emulators.eventhubs.links import AmqpLink
 
 INCOMING_WINDOW = 5_000
 OUTGOING_WINDOW = 5_000
@@ -32,21 +32,21 @@ ADDRESS_MAX = 8_192
 HALF = 1 << 31
 
 
-class Session:
-    def __init__(self, connection: Connection, channel: int, asked: Begin) -> None:
+class AmqpSession:
+    def __init__(self, connection: AmqpConnection, channel: int, begin: Begin) -> None:
         self.connection = connection
         self.channel = channel
-        self.links: dict[int, Link] = {}
-        """By the client's handle, which is also ours."""
-        self.window = asked.incoming_window
-        """How many transfers the client takes."""
+        self.links: dict[int, AmqpLink] = {}
+        """By the client's handle, which the server uses too."""
+        self.window = begin.incoming_window
+        """How many transfers the client accepts."""
         self.next_delivery_id = 0
         self._next_outgoing_id = 0
-        self._next_incoming_id = asked.next_outgoing_id
+        self._next_incoming_id = begin.next_outgoing_id
         self._incoming_window = INCOMING_WINDOW
-        self._bounds = connection.dialect.bounds
+        self._limits = connection.service.limits
         self._ended = False
-        begun = say.begin(
+        begun = performatives.begin(
             channel,
             next_id=0,
             incoming_window=INCOMING_WINDOW,
@@ -55,17 +55,17 @@ class Session:
         )
         connection.send(channel, begun)
 
-    def heed(self, found: Any, payload: bytes) -> None:
+    def dispatch(self, found: Any, payload: bytes) -> None:
         if self._ended:
             return
         try:
-            self._heed(found, payload)
+            self._dispatch(found, payload)
         except DecodeError:
             raise
         except AmqpError as error:
             self.connection.end_session(self, error)
 
-    def _heed(self, found: Any, payload: bytes) -> None:
+    def _dispatch(self, found: Any, payload: bytes) -> None:
         kind = type(found)
         if kind is Transfer:
             self._transfer(found, payload)
@@ -76,36 +76,36 @@ class Session:
         elif kind is Detach:
             self._detach(found)
         elif kind is not Disposition:
-            # What we send is settled already, so that a disposition says nothing new.
-            raise AmqpError(NOT_ALLOWED, f"{kind.__name__} is not for a session.")
+            # The server sends settled deliveries only, so dispositions can be ignored.
+            raise AmqpError(NOT_ALLOWED, f"{kind.__name__} is not allowed on a session.")
 
-    def _attach(self, asked: Attach) -> None:
-        if asked.handle > HANDLE_MAX:
-            raise AmqpError(INVALID_FIELD, f"Handle {asked.handle} is beyond the {HANDLE_MAX} that were agreed.")
-        before = self.links.get(asked.handle)
+    def _attach(self, attach: Attach) -> None:
+        if attach.handle > HANDLE_MAX:
+            raise AmqpError(INVALID_FIELD, f"Handle {attach.handle} exceeds the agreed maximum of {HANDLE_MAX}.")
+        before = self.links.get(attach.handle)
         if before is not None and not before.is_detached:
-            raise AmqpError(HANDLE_IN_USE, f"There is a link with handle {asked.handle} already.")
-        if len(asked.name) > NAME_MAX or max(len(asked.source_address), len(asked.target_address)) > ADDRESS_MAX:
+            raise AmqpError(HANDLE_IN_USE, f"There is already a link with handle {attach.handle}.")
+        if len(attach.name) > NAME_MAX or max(len(attach.source_address), len(attach.target_address)) > ADDRESS_MAX:
             raise AmqpError(INVALID_FIELD, "A link's name or address is too long.")
-        self._forget(asked.handle)
+        self._drop_link(attach.handle)
         try:
-            self._bounds.check_link()
-            self.links[asked.handle] = self.connection.dialect.link(self, asked)
-            self._bounds.links += 1
+            self._limits.check_link()
+            self.links[attach.handle] = self.connection.service.link(self, attach)
+            self._limits.links += 1
         except AmqpError as error:
-            self.refuse(asked.brief, error)
+            self.refuse(attach.summary, error)
 
-    def _forget(self, handle: int) -> Link | None:
+    def _drop_link(self, handle: int) -> AmqpLink | None:
         link = self.links.pop(handle, None)
-        self._bounds.links -= link is not None
+        self._limits.links -= link is not None
         return link
 
-    def refuse(self, asked: Asked, error: AmqpError) -> None:
-        """A link that is refused is attached to nothing and detached at once: so clients learn why."""
-        self.send(say.attach(asked, source=NULL, target=NULL))
-        self.send(say.detach(asked.handle, error))
+    def refuse(self, attach: AttachSummary, error: AmqpError) -> None:
+        """Refuse a link: attach it without source and target, and detach it with the error at once."""
+        self.send(performatives.attach(attach, source=NULL, target=NULL))
+        self.send(performatives.detach(attach.handle, error))
 
-    def _link(self, handle: int) -> Link | None:
+    def _link(self, handle: int) -> AmqpLink | None:
         link = self.links.get(handle)
         if link is None:
             raise AmqpError(UNATTACHED, f"There is no link with handle {handle}.")
@@ -122,13 +122,13 @@ class Session:
         else:
             if flow.echo:
                 self.send_flow()
-        self.wake()
+        self.wake_links()
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> None:
         self._next_incoming_id = (self._next_incoming_id + 1) & UINT_MAX
         self._incoming_window -= 1
         if self._incoming_window < 0:
-            raise AmqpError(WINDOW, "More was sent than the session's window allows.")
+            raise AmqpError(WINDOW, "The client sent more transfers than the session's window allows.")
         link = self._link(transfer.handle)
         if link is not None:
             link.on_transfer(transfer, payload)
@@ -136,10 +136,10 @@ class Session:
             self.send_flow()
 
     def _detach(self, detach: Detach) -> None:
-        link = self._forget(detach.handle)
+        link = self._drop_link(detach.handle)
         if link is not None and not link.is_detached:
             link.release()
-            self.send(say.detach(detach.handle))
+            self.send(performatives.detach(detach.handle))
 
     def send(self, performative: bytes) -> None:
         if not self._ended:
@@ -150,7 +150,7 @@ class Session:
     ) -> None:
         self._incoming_window = INCOMING_WINDOW
         self.send(
-            say.flow(
+            performatives.flow(
                 next_incoming_id=self._next_incoming_id,
                 incoming_window=INCOMING_WINDOW,
                 next_outgoing_id=self._next_outgoing_id,
@@ -163,23 +163,23 @@ class Session:
         )
 
     def count_transfers(self, frames: int) -> None:
-        """So many frames of transfers were written."""
+        """Count written transfer frames."""
         self._next_outgoing_id = (self._next_outgoing_id + frames) & UINT_MAX
         self.window -= frames
 
-    def wake(self) -> None:
-        """There may be room for what waits to be sent."""
+    def wake_links(self) -> None:
+        """Let links continue that wait for the window or for the client to read."""
         if self.connection.can_write and self.window > 0:
             for link in list(self.links.values()):
-                link.on_room()
+                link.on_sendable()
 
     def end(self) -> bool:
-        """Release all links; whether it had not ended yet."""
+        """Release all links. Returns whether the session was still active."""
         if self._ended:
             return False
         self._ended = True
         for link in self.links.values():
             link.release()
-        self._bounds.links -= len(self.links)
+        self._limits.links -= len(self.links)
         self.links.clear()
         return True

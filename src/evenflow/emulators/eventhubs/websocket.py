@@ -1,4 +1,4 @@
-"""AMQP over a WebSocket: the same connection, with its bytes in binary messages."""
+"""AMQP over WebSockets: a connection whose bytes travel in binary messages."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from evenflow.emulators.eventhubs.connection import Connection
+from evenflow.emulators.eventhubs.connection import AmqpConnection
 
 if TYPE_CHECKING:
-    from evenflow.emulators.eventhubs.dialect import EventHubs
-    from evenflow.emulators.eventhubs.door import Socket
+    from evenflow.emulators.eventhubs.listener import SocketTransport
+    from evenflow.emulators.eventhubs.service import EventHubsService
 
 SUBPROTOCOL = Subprotocol("AMQPWSB10")
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 _CARRIES = (Opcode.BINARY, Opcode.CONT)
 
 
-class WebSocketGuest:
-    """Let in as a client, it is the wire of a connection."""
+class WebSocketHandler:
+    """Handles a WebSocket's bytes, and is the `ByteTransport` of its connection."""
 
-    def __init__(self, socket: Socket, dialect: EventHubs) -> None:
+    def __init__(self, socket: SocketTransport, service: EventHubsService) -> None:
         self._socket = socket
         self._protocol = ServerProtocol(
             subprotocols=[SUBPROTOCOL], select_subprotocol=_chosen, max_size=MESSAGE_BYTES_MAX
         )
-        self._connection = Connection(self, dialect, dialect.connections.discard)
-        dialect.connections.add(self._connection)
+        self._connection = AmqpConnection(self, service, service.connections.discard)
+        service.connections.add(self._connection)
         self.buffered_bytes = socket.buffered_bytes
         self.pause_reading = socket.pause_reading
         self.resume_reading = socket.resume_reading
         self.abort = socket.abort
         self.pause_writing = self._connection.pause_writing
         self.resume_writing = self._connection.resume_writing
-        self.lost = self._connection.lost
+        self.on_disconnected = self._connection.on_disconnected
 
     def feed(self, data: bytes) -> None:
         protocol = self._protocol
@@ -50,7 +50,7 @@ class WebSocketGuest:
                 self._connection.feed(bytes(event.data))
         self._pass_on()
         if protocol.close_expected():
-            self._connection.lost()
+            self._connection.on_disconnected()
 
     def write(self, data: bytes) -> None:
         if self._protocol.state is State.OPEN:
@@ -71,10 +71,10 @@ class WebSocketGuest:
                 self._socket.write(data)
             else:
                 self._socket.close()
-        # Answers to pings are written by the protocol itself, and count as well.
-        self._connection.mind_reading()
+        # The protocol itself writes pongs, which count towards the buffer too.
+        self._connection.update_reading()
 
 
 def _chosen(protocol: ServerProtocol, offered: object) -> Subprotocol | None:
-    """Ours when it was offered; who offers none is let in as well."""
+    """The AMQP subprotocol if the client offers it. Clients that offer none are accepted too."""
     return SUBPROTOCOL if isinstance(offered, (list, tuple)) and SUBPROTOCOL in offered else None

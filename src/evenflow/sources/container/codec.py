@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from evenflow.embedded.container import MISSING
-from evenflow.embedded.container.envelopes import every, latest
+from evenflow.embedded.container.change_json import all_versions, latest
 from evenflow.embedded.container.feed import change_of
 from evenflow.embedded.container.keys import names_in
 from evenflow.model import Event
@@ -17,7 +17,7 @@ from evenflow.sources.container.positions import positions_after, to_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from evenflow.embedded.container.feed import Lines, Mode, Row
+    from evenflow.embedded.container.feed import FeedLines, FeedRow, Mode
     from evenflow.embedded.container.keys import KeyPart, KeyPaths
     from evenflow.sources.container.positions import FeedPosition, RangePiece, Span
 
@@ -33,7 +33,7 @@ class ContainerCodec:
         self._whole = mode == "all"
         self._keys = _reader(keys)
 
-    def events(self, place: FeedPosition, span: Span, piece: RangePiece, rows: Sequence[Row]) -> list[Event]:
+    def events(self, place: FeedPosition, span: Span, piece: RangePiece, rows: Sequence[FeedRow]) -> list[Event]:
         """The events of a piece of the range, each with the position after it."""
         if len(place) == 1 and len({row[0] for row in rows}) == len(rows):
             return self._plain(rows)
@@ -42,17 +42,17 @@ class ContainerCodec:
         places = positions_after(place, span, piece, [(row[0], row[3]) for row in ordered])
         return [_placed(event, after) for event, after in zip(self._plain(ordered), places, strict=True)]
 
-    def of_lines(self, found: Lines) -> list[Event]:
+    def of_lines(self, found: FeedLines) -> list[Event]:
         """The events of latest versions."""
         if not found.lsns:
             return []
         keys = self._keys(found.bodies)
         return list(map(Event, found.bodies.split(b"\n"), keys, repeat(None), found.lsns, found.times_us))
 
-    def _plain(self, rows: Sequence[Row]) -> list[Event]:
+    def _plain(self, rows: Sequence[FeedRow]) -> list[Event]:
         keys = self._keys(b"\n".join([row[2] or row[7] for row in rows]))
         if self._whole:
-            bodies = [every(change_of(row), self._paths) for row in rows]
+            bodies = [all_versions(change_of(row), self._paths) for row in rows]
         else:
             bodies = [latest(row[2], row[0]) for row in rows]
         return [Event(body, key, None, row[0], row[1]) for row, body, key in zip(rows, bodies, keys, strict=True)]

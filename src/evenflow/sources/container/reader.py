@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from evenflow.embedded.container.feed import Ask, ranges_in
-from evenflow.embedded.container.following import lines_of, rows_of
+from evenflow.embedded.container.feed import FeedRequest, ranges_in
+from evenflow.embedded.container.feed_reads import read_feed_lines, read_feed_rows
 from evenflow.embedded.container.keys import EPK_MIN
-from evenflow.embedded.container.opened import slot_of
+from evenflow.embedded.container.open_container import slot_of
 from evenflow.errors import RangeGone, SourceUnavailable
 from evenflow.model import Batch, Partition
 from evenflow.sources.container.positions import (
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import ThreadPoolExecutor
 
-    from evenflow.embedded.container.feed import Mode, Rows
-    from evenflow.embedded.container.opened import OpenContainer
+    from evenflow.embedded.container.feed import FeedRows, Mode
+    from evenflow.embedded.container.open_container import OpenContainer
     from evenflow.model import Event, PartitionId, Position
     from evenflow.sources.container.codec import ContainerCodec
     from evenflow.sources.container.positions import FeedPosition, Span
@@ -171,7 +171,7 @@ class ContainerReader:
 def fetch(range: RangeContext, place: FeedPosition, max_events: int, max_bytes: int) -> RangeFetch:
     """The next changes after a position: those of the part that is furthest behind, up to the LSN of the next part."""
     piece, ceiling = next_piece(place, range.span)
-    ask = Ask(
+    ask = FeedRequest(
         range=range.id,
         after=piece.lsn,
         within=(piece.low, piece.high),
@@ -180,19 +180,19 @@ def fetch(range: RangeContext, place: FeedPosition, max_events: int, max_bytes: 
         max_bytes=max_bytes,
     )
     try:
-        lines = lines_of(range.opened, ask) if range.mode == "latest" and len(place) == 1 else None
+        lines = read_feed_lines(range.opened, ask) if range.mode == "latest" and len(place) == 1 else None
         if lines is not None:
             return RangeFetch(
                 range.codec.of_lines(lines), (PositionPart(EPK_MIN, lines.after),), lines.after >= lines.lsn
             )
-        found = rows_of(range.opened, ask)
+        found = read_feed_rows(range.opened, ask)
     except RangeGone:
         return RangeFetch(children=children_of(range.opened, range.id))
     return _fetch_result(range, place, piece, found, ceiling)
 
 
 def _fetch_result(
-    range: RangeContext, place: FeedPosition, piece: RangePiece, found: Rows, ceiling: int | None
+    range: RangeContext, place: FeedPosition, piece: RangePiece, found: FeedRows, ceiling: int | None
 ) -> RangeFetch:
     rows, to = found.rows, found.after
     if ceiling is not None:

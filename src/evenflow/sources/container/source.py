@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl
 
 from evenflow.embedded.container import Container
-from evenflow.embedded.container.feed import Ask
-from evenflow.embedded.container.following import check_place, checked_mode, ends_of, first_of, spans_of, starts_of
+from evenflow.embedded.container.feed import FeedRequest
+from evenflow.embedded.container.feed_reads import (
+    check_position,
+    checked_mode,
+    epk_spans,
+    feed_bounds,
+    first_change,
+    start_positions,
+)
 from evenflow.errors import EvenflowError, Misconfigured, RangeGone
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
 from evenflow.sources.container.codec import ContainerCodec
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.embedded.container.feed import Mode
-    from evenflow.embedded.container.opened import OpenContainer
+    from evenflow.embedded.container.open_container import OpenContainer
     from evenflow.model import Event, PartitionId
     from evenflow.ports import Reader, Start
 
@@ -82,7 +89,7 @@ class ContainerSource:
         self._owned = not isinstance(container, Container)
         self.container = container if isinstance(container, Container) else Container(container)
         try:
-            self.mode = checked_mode(self.container.opened().facts, mode)
+            self.mode = checked_mode(self.container.opened().metadata, mode)
         except Misconfigured:
             if self._owned:
                 self.container.close()
@@ -95,7 +102,7 @@ class ContainerSource:
         return f"<ContainerSource {self.container.path}>"
 
     async def identity(self) -> Identity:
-        facts = self.container.opened().facts
+        facts = self.container.opened().metadata
         return Identity(NAMESPACE, facts.name, facts.rid_text, "all" if self.mode == "all" else "")
 
     async def partitions(self) -> Sequence[Partition]:
@@ -111,13 +118,13 @@ class ContainerSource:
         if start not in ("earliest", "latest") and not isinstance(start, datetime):
             raise Misconfigured(f'start={start!r} is invalid: give "earliest", "latest", a time or a position.')
         wanted = _microseconds(start) if isinstance(start, datetime) else start
-        parts = await self._on_thread(lambda: starts_of(opened, partition, self.mode, wanted))  # type: ignore[arg-type]
+        parts = await self._on_thread(lambda: start_positions(opened, partition, self.mode, wanted))  # type: ignore[arg-type]
         return to_position(merge_equal(PositionPart(*part) for part in parts))
 
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
         opened = self.container.opened()
         span = await self._on_thread(lambda: self._check(opened, partition, after))
-        codec = ContainerCodec(opened.facts.keys, self.mode)
+        codec = ContainerCodec(opened.metadata.keys, self.mode)
         range = RangeContext(opened, partition, span, self.mode, codec, self._poll_s, self._threads)
         return ContainerReader(range, after)
 
@@ -125,7 +132,7 @@ class ContainerSource:
         opened = self.container.opened()
         # Ids of ranges only grow, so this is the order of age. A parent that was never checkpointed does not count.
         known = [parent for parent in sorted(after, key=int) if after[parent] != BEGINNING]
-        span, *spans = await self._on_thread(lambda: spans_of(opened, [child, *known]))
+        span, *spans = await self._on_thread(lambda: epk_spans(opened, [child, *known]))
         parents = zip(spans, (parse_position(after[parent]) for parent in known), strict=True)
         return to_position(child_position(span, parents))
 
@@ -156,9 +163,9 @@ class ContainerSource:
 
     def _check(self, opened: OpenContainer, partition: PartitionId, after: Position) -> tuple[str, str]:
         """The span of the range. A range that was split or merged may be opened anywhere: its reader reports it."""
-        (span,) = spans_of(opened, [partition])
+        (span,) = epk_spans(opened, [partition])
         try:
-            check_place(opened, partition, self.mode, pieces(parse_position(after), span))
+            check_position(opened, partition, self.mode, pieces(parse_position(after), span))
         except RangeGone:
             pass
         return span
@@ -169,7 +176,7 @@ class ContainerSource:
 
 def _bounds(opened: OpenContainer, partition: PartitionId, mode: Mode) -> Bounds:
     try:
-        ends = ends_of(opened, partition, mode)
+        ends = feed_bounds(opened, partition, mode)
     except EvenflowError:
         # Bounds may be unknown. The reader of that range gets the error.
         return Bounds()
@@ -183,12 +190,12 @@ def _bounds(opened: OpenContainer, partition: PartitionId, mode: Mode) -> Bounds
 def _waiting_us(opened: OpenContainer, partition: PartitionId, mode: Mode, after: Position) -> int | None:
     """The oldest of the changes that come next in each part."""
     try:
-        (span,) = spans_of(opened, [partition])
+        (span,) = epk_spans(opened, [partition])
         asks = [
-            Ask(range=partition, after=lsn, within=(low, high), mode=mode, max_items=1, max_bytes=1)
+            FeedRequest(range=partition, after=lsn, within=(low, high), mode=mode, max_items=1, max_bytes=1)
             for low, high, lsn in pieces(parse_position(after), span)
         ]
-        found = [first for first in (first_of(opened, ask) for ask in asks) if first is not None]
+        found = [first for first in (first_change(opened, ask) for ask in asks) if first is not None]
     except EvenflowError:
         return None  # unknown, as in _bounds
     return min((time_us for _, time_us in found), default=None)

@@ -16,8 +16,8 @@ from evenflow.sources.waiting import Waiter
 
 if TYPE_CHECKING:
     from evenflow.embedded.hub.log import PartitionLog
-    from evenflow.embedded.hub.opened import OpenHub
-    from evenflow.embedded.hub.records import Look, Row
+    from evenflow.embedded.hub.open_hub import OpenHub
+    from evenflow.embedded.hub.records import LogRead, LogRow
     from evenflow.model import Event
 
 FETCH_EVERY_S = 1.0
@@ -63,7 +63,7 @@ class HubReader:
         # Three sequences, each at or ahead of the one before: returned by a read, decoded, fetched.
         self._returned = self._decoded_to = self._fetched_to = after
         self._rest: EventsAndBytes | None = None
-        self._rows: deque[Row] = deque()
+        self._rows: deque[LogRow] = deque()
         self._fetched_rows = 0
         self._error: BaseException | None = None
         self._fetching = False
@@ -128,7 +128,7 @@ class HubReader:
             )
 
     def _fetch_on_thread(self, after: int, max_bytes: int) -> None:
-        found: Look | BaseException
+        found: LogRead | BaseException
         try:
             found = self._log.read(after, FETCH_EVENTS, max_bytes)
         except BaseException as error:
@@ -139,7 +139,7 @@ class HubReader:
             # The loop is closed, so no read waits for this.
             pass
 
-    def _on_fetched(self, after: int, found: Look | BaseException) -> None:
+    def _on_fetched(self, after: int, found: LogRead | BaseException) -> None:
         self._fetching = False
         if isinstance(found, BaseException):
             self._error, self._bell_value = found, None

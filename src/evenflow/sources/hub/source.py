@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from evenflow.embedded.hub import Hub
-from evenflow.embedded.hub.state import check_range
+from evenflow.embedded.hub.log_state import check_range
 from evenflow.errors import EvenflowError, Misconfigured, PositionOutOfRange
 from evenflow.model import BEGINNING, MICROSECONDS, Bounds, Identity, Partition, Position
 from evenflow.sources.hub.reader import HubReader, ReadPool, position_at
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from evenflow.embedded.hub.log import PartitionLog
-    from evenflow.embedded.hub.opened import OpenHub
+    from evenflow.embedded.hub.open_hub import OpenHub
     from evenflow.model import PartitionId
     from evenflow.ports import Reader, Start
 
@@ -44,12 +44,12 @@ class HubSource:
         self._pool = ReadPool(READING_THREADS)
 
     async def identity(self) -> Identity:
-        facts = self.hub.opened().facts()
+        facts = self.hub.opened().metadata()
         return Identity(NAMESPACE, facts.name, facts.made)
 
     async def partitions(self) -> Sequence[Partition]:
         opened = self.hub.opened()
-        facts = await self._on_thread(lambda: opened.facts(fresh=True))
+        facts = await self._on_thread(lambda: opened.metadata(fresh=True))
         return [Partition(str(number)) for number in range(facts.partitions)]
 
     async def resolve(self, partition: PartitionId, start: Start) -> Position:
@@ -81,7 +81,7 @@ class HubSource:
             await self.hub.aclose()
 
     def _log(self, opened: OpenHub, partition: PartitionId) -> PartitionLog:
-        count = opened.facts().partitions
+        count = opened.metadata().partitions
         if not partition.isdecimal() or int(partition) >= count:
             raise Misconfigured(f"{self.hub} has no partition {partition!r}; its partitions are 0 to {count - 1}.")
         return opened.log(int(partition))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenflow.drivers.cosmos.options import EMULATOR_KEY, Address, Purpose, address_of
-from evenflow.emulators.cosmos.access import EMULATOR_KEY as SERVED_KEY
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY as SERVED_KEY
 from evenflow.errors import Misconfigured, SourceUnavailable
 
 FEED = Purpose("source", "cosmos", SourceUnavailable, 10.0, ("mode",))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evenflow.embedded.container import MISSING, Container, shape
+from evenflow.embedded.container import MISSING, Container, splits
 from evenflow.errors import (
     ContainerExists,
     Corrupt,
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from evenflow.embedded.container.pen import Turn
+    from evenflow.embedded.container.write_queue import WriteTransaction
 
 NOON_US = 1_700_000_000 * MICROSECONDS
 
 
 class Wall:
-    """A wall clock to turn by hand."""
+    """A wall clock that the test turns by hand."""
 
     def __init__(self) -> None:
         self.now_us = NOON_US
@@ -88,7 +88,7 @@ def test_a_document_has_what_cosmos_db_gives_it(container: Container) -> None:
     assert document["_etag"].endswith('"')
     assert document["_rid"].startswith(rid[:10])
     assert document["_self"] == f"dbs/{document['_self'].split('/')[1]}/colls/{rid}/docs/{document['_rid']}/"
-    assert container.id_of(document["_rid"]) == "a"
+    assert container.documents.id_of(document["_rid"]) == "a"
     again = container.upsert({"id": "a", "k": "x"})
     assert (again["_rid"], again["_etag"] != document["_etag"]) == (document["_rid"], True)
     container.delete("a", "x")
@@ -143,9 +143,9 @@ def test_what_is_no_document_is_refused(container: Container, document: dict[str
 
 @pytest.mark.parametrize("given", ["text", ["a", "b"], None, 7])
 def test_a_document_is_a_dictionary(container: Container, given: Any) -> None:
-    with pytest.raises(Misconfigured, match="A document is a dictionary"):
+    with pytest.raises(Misconfigured, match="A document must be a dictionary"):
         container.upsert(given)
-    with pytest.raises(Misconfigured, match="A document is a dictionary"):
+    with pytest.raises(Misconfigured, match="A document must be a dictionary"):
         container.upsert_many([given])
 
 
@@ -159,7 +159,7 @@ def test_a_hierarchical_key_is_named_whole_and_queried_by_its_prefix(tmp_path: P
     with Container.create(tmp_path / "c", ["/tenant", "/user"], 4) as container:
         container.upsert_many({"id": str(n), "tenant": f"t{n % 2}", "user": n} for n in range(8))
         assert container.read("3", ["t1", 3])["user"] == 3
-        with pytest.raises(Misconfigured, match="whole partition key"):
+        with pytest.raises(Misconfigured, match="A document needs all of them"):
             container.read("3", ["t1"])
         assert sorted(container.query("SELECT VALUE c.id FROM c", key=["t1"])) == ["1", "3", "5", "7"]
 
@@ -177,7 +177,7 @@ def test_a_document_expires_and_that_is_a_change(container: Container, wall: Wal
     assert kinds(container) == [("create", False), ("create", False), ("delete", True)]
 
 
-def test_a_document_that_expired_is_made_anew(container: Container, wall: Wall) -> None:
+def test_an_expired_document_can_be_created_again(container: Container, wall: Wall) -> None:
     first = container.upsert({"id": "a", "k": "x", "ttl": 5})
     wall.pass_s(6)
     second = container.insert({"id": "a", "k": "x"})
@@ -233,8 +233,8 @@ def test_after_a_merge_each_part_has_the_floor_that_it_had(tmp_path: Path, wall:
 
 
 def _key_in(container: Container, range_id: str) -> str:
-    keys = container.opened().facts.keys
-    scope = container.scope(range=range_id)
+    keys = container.opened().metadata.keys
+    scope = container.documents.interval(range=range_id)
     return next(name for name in map(str, range(99)) if scope.low <= keys.epk((name,)) < scope.high)
 
 
@@ -303,7 +303,7 @@ def test_without_a_log_there_are_no_versions(tmp_path: Path) -> None:
     [
         ({"ranges": 0}, "ranges"),
         ({"ranges": 9_999}, "ranges"),
-        ({"partition_key": "k"}, "no path"),
+        ({"partition_key": "k"}, "not a valid partition key path"),
         ({"default_ttl_s": 0}, "default_ttl_s"),
         ({"retention_s": -1}, "retention_s"),
     ],
@@ -321,7 +321,7 @@ def test_places_that_are_taken_or_empty(tmp_path: Path) -> None:
     with pytest.raises(NotAContainer):
         Container(tmp_path / "nowhere")
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "dead_letter").write_text("mine")
+    (tmp_path / "full" / "letter").write_text("mine")
     with pytest.raises(Misconfigured, match="not an empty folder"):
         Container.create(tmp_path / "full")
     (tmp_path / "broken").mkdir()
@@ -332,7 +332,7 @@ def test_places_that_are_taken_or_empty(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", ["", "FF", "1", "zz", "ff", "0g"])
 def test_a_cut_that_cannot_be_is_refused(container: Container, at: str) -> None:
-    with pytest.raises(Misconfigured, match="no place to split"):
+    with pytest.raises(Misconfigured, match="Cannot split the range"):
         container.split("0", at)
     assert len(container.ranges()) == 1
 
@@ -342,14 +342,14 @@ def test_writers_elsewhere_wait_for_a_split_however_long_it_takes(
 ) -> None:
     container = Container.create(tmp_path / "orders", "/customer")
     container.upsert({"id": "a", "customer": "x"})
-    began, may_end, pass_on = Event(), Event(), shape._pass_on
+    began, may_end, pass_on = Event(), Event(), splits._move_contents
 
     def slowly(*given: Any) -> None:
         began.set()
         assert may_end.wait(30)
         pass_on(*given)
 
-    monkeypatch.setattr(shape, "_pass_on", slowly)
+    monkeypatch.setattr(splits, "_move_contents", slowly)
     impatient = Container(tmp_path / "orders", busy_timeout_s=0.05)
     with ThreadPoolExecutor(2) as threads:
         split = threads.submit(container.split, "0")
@@ -366,17 +366,17 @@ def test_writers_elsewhere_wait_for_a_split_however_long_it_takes(
     container.close()
 
 
-def test_a_lock_that_nobody_explains_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_lock_without_a_sign_is_not_waited_for(tmp_path: Path) -> None:
     container = Container.create(tmp_path / "orders", "/customer")
     began, may_end = Event(), Event()
     impatient = Container(tmp_path / "orders", busy_timeout_s=0.05)
 
-    def slowly(turn: Turn) -> None:
+    def slowly(transaction: WriteTransaction) -> None:
         began.set()
         assert may_end.wait(30)
 
     with ThreadPoolExecutor(1) as threads:
-        writing = threads.submit(container.opened().pen.write, slowly)
+        writing = threads.submit(container.opened().write_queue.write, slowly)
         assert began.wait(30)
         with pytest.raises(SourceUnavailable, match="locked"):
             impatient.upsert({"id": "b", "customer": "x"})
@@ -388,9 +388,9 @@ def test_a_lock_that_nobody_explains_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_only_neighbours_are_merged(tmp_path: Path) -> None:
     with Container.create(tmp_path / "c", ranges=3) as container:
-        with pytest.raises(Misconfigured, match="no neighbours"):
+        with pytest.raises(Misconfigured, match="not adjacent"):
             container.merge("0", "2")
-        with pytest.raises(Misconfigured, match="no neighbours"):
+        with pytest.raises(Misconfigured, match="not adjacent"):
             container.merge("0", "0")
         container.merge("0", "1")
         with pytest.raises(RangeGone) as gone:
@@ -418,7 +418,7 @@ def test_after_close_every_use_says_so(container: Container) -> None:
     container.close()
     container.close()
     for use in (container.ranges, container.info, lambda: container.upsert({"id": "a"})):
-        with pytest.raises(Misconfigured, match="was closed"):
+        with pytest.raises(Misconfigured, match="is closed"):
             use()
 
 
@@ -431,7 +431,7 @@ def test_many_threads_write_at_once_and_every_change_has_its_own_lsn(tmp_path: P
             else:
                 # Of those that share a transaction, one that is refused does no harm to the others.
                 with pytest.raises(DocumentMissing):
-                    container.replace({"id": str(number), "k": "nobody"})
+                    container.replace({"id": str(number), "k": "missing"})
 
         list(threads.map(write, range(600)))
         changes = container.feed("0", mode="all", max_items=1_000).changes

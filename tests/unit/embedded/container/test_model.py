@@ -1,7 +1,7 @@
 """The container against a plain dictionary: whatever is written, split, merged and expired, readers see the same.
 
 Two readers follow every range, in pages of random size, through splits and merges: one of the latest versions, one of
-all versions and deletes. They know nothing but what pages tell them.
+all versions and deletes. They use only what the pages contain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from evenflow.embedded.container import Container
-from evenflow.embedded.container.documents import SYSTEM
+from evenflow.embedded.container.documents import SYSTEM_PROPERTIES
 from evenflow.errors import DocumentChanged, DocumentExists, DocumentMissing, RangeGone
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ PAGES = st.integers(1, 4)
 
 
 def own(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name not in SYSTEM}
+    return {name: value for name, value in document.items() if name not in SYSTEM_PROPERTIES}
 
 
 class Follower:
@@ -40,7 +40,7 @@ class Follower:
         self._mode = mode
         self._parts: list[tuple[str, str, int]] = [("", "FF", 0)]
         self.copy: dict[tuple[str, str], dict[str, Any]] = {}
-        self.told: list[tuple[str, int]] = []
+        self.seen_changes: list[tuple[str, int]] = []
 
     def read(self, max_items: int) -> bool:
         """One page of each part; whether there may be more."""
@@ -61,7 +61,7 @@ class Follower:
             assert change.lsn > after
             document = change.document or change.previous_document
             name = repr(document["key"]), document["id"]
-            self.told.append((change.kind, change.lsn))
+            self.seen_changes.append((change.kind, change.lsn))
             if change.document is None:
                 assert own(self.copy.pop(name)) == own(change.previous_document)
             else:

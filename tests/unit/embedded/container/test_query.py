@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evenflow.embedded.container import Container
 from evenflow.embedded.container.query import read_query
-from evenflow.embedded.container.search import Mark
+from evenflow.embedded.container.query_execution import QueryPosition
 from evenflow.errors import Misconfigured, Unsupported
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def ids(container: Container, where: str, **parameters: Any) -> str:
         ("c.id = 'b' OR c.id = 'c'", "bc"),
         ("NOT (c.id = 'b')", "acde"),
         ("(c.id = 'b')", "b"),
-        ("c.id = 'nobody'", ""),
+        ("c.id = 'missing'", ""),
         ("c.n = @n", "b"),
         ("c.o = @o", "c"),
         ("c.id = @id", "d"),
@@ -159,7 +159,7 @@ def test_a_query_may_be_of_one_key_or_of_one_range(container: Container) -> None
         ("SELECT VALUE MAX(c.n) FROM c", "MAX"),
         ("SELECT COUNT(1) FROM c", "COUNT"),
         ("SELECT VALUE COUNT(c.a) FROM c", "COUNT"),
-        ("SELECT TOP 1 VALUE COUNT(1) FROM c", "beside COUNT"),
+        ("SELECT TOP 1 VALUE COUNT(1) FROM c", "with COUNT"),
         ("SELECT c.n + 1 FROM c", "arithmetic"),
         ("SELECT 1 FROM c", "constants and expressions"),
         ("SELECT -1 FROM c", "constants and expressions"),
@@ -177,14 +177,14 @@ def test_a_query_may_be_of_one_key_or_of_one_range(container: Container) -> None
         ("SELECT * FROM c WHERE c.s || 'x' = 'ax'", r"\|\|"),
         ("SELECT * FROM c WHERE (c.a ?? 1) = 1", r"\?\?"),
         ("SELECT * FROM c WHERE c.s NOT LIKE 'a%'", "LIKE"),
-        ("SELECT * FROM c WHERE EXISTS(SELECT VALUE 1 FROM x IN c.list)", "inside a query"),
-        ("SELECT * FROM (SELECT * FROM c)", "inside a query"),
-        ("SELECT c.id, ARRAY(SELECT VALUE t FROM t IN c.tags) AS x FROM c", "inside a query"),
+        ("SELECT * FROM c WHERE EXISTS(SELECT VALUE 1 FROM x IN c.list)", "subqueries"),
+        ("SELECT * FROM (SELECT * FROM c)", "subqueries"),
+        ("SELECT c.id, ARRAY(SELECT VALUE t FROM t IN c.tags) AS x FROM c", "subqueries"),
         ("SELECT * FROM c WHERE udf.mine(c.a)", "user-defined"),
         ("SELECT * FROM c WHERE LOWER(c.s) = 'a'", "LOWER"),
         ("SELECT * FROM c WHERE ARRAY_CONTAINS(c.list, 1)", "ARRAY_CONTAINS"),
-        ("SELECT * FROM c WHERE c.list = [1]", "lists"),
-        ("SELECT * FROM c WHERE c.o = {'a': 1}", "objects"),
+        ("SELECT * FROM c WHERE c.list = [1]", "array literals"),
+        ("SELECT * FROM c WHERE c.o = {'a': 1}", "object literals"),
         ("SELECT * FROM c ORDER BY c.a, c.b", "more than one path"),
         ("SELECT 1", "without FROM"),
         ("SELECT * FROM c WHERE NOT c.n = 1", "before a comparison"),
@@ -192,7 +192,7 @@ def test_a_query_may_be_of_one_key_or_of_one_range(container: Container) -> None
         ("SELECT * FROM c WHERE c[c.a] = 1", "between"),
     ],
 )
-def test_what_is_more_than_it_can_do_is_told(query: str, what: str) -> None:
+def test_unsupported_features_are_named(query: str, what: str) -> None:
     with pytest.raises(Unsupported, match=what):
         read_query(query)
 
@@ -210,7 +210,7 @@ def test_what_is_more_than_it_can_do_is_told(query: str, what: str) -> None:
         "SELECT * FROM c WHERE (c.n = 1",
         "SELECT * FROM c WHERE d.n = 1",
         "SELECT d.n FROM c",
-        "SELECT * FROM c WHERE c.n = @nobody",
+        "SELECT * FROM c WHERE c.n = @missing",
         "SELECT * FROM c WHERE c.n = 'open",
         "SELECT * FROM c WHERE STARTSWITH(c.n)",
         "SELECT * FROM c WHERE c.n IN ()",
@@ -229,10 +229,10 @@ def test_what_is_more_than_it_can_do_is_told(query: str, what: str) -> None:
         "SELECT * FROM c WHERE c.n = 1 /* open",
     ],
 )
-def test_a_text_that_is_no_query_is_refused(query: str) -> None:
-    with pytest.raises(Misconfigured) as told:
+def test_an_invalid_query_is_refused(query: str) -> None:
+    with pytest.raises(Misconfigured) as raised:
         read_query(query)
-    assert not isinstance(told.value, Unsupported), told.value
+    assert not isinstance(raised.value, Unsupported), raised.value
 
 
 KNOWN = """
@@ -240,7 +240,7 @@ SELECT * VALUE COUNT ( ) 1 c . id FROM WHERE AND OR NOT IN BETWEEN = != < , [ ] 
 LIMIT STARTSWITH IS_DEFINED null true undefined - + || ?? { } JOIN DISTINCT udf EXISTS LIKE AS n 1.5e3
 """
 WORDS = st.sampled_from(KNOWN.split())
-"""Words that are known, in any order, go deeper than random dead letters."""
+"""Known keywords in any order get deeper into the parser than random letters."""
 
 
 @settings(max_examples=400)
@@ -282,12 +282,12 @@ def test_pages_of_an_order_are_the_order(values: list[Any], count: int) -> None:
         container.upsert_many({"id": str(n), "k": n % 3, "v": value} for n, value in enumerate(values))
         whole = list(container.query("SELECT VALUE c.id FROM c ORDER BY c.v DESC"))
         query = read_query("SELECT VALUE c.id FROM c ORDER BY c.v DESC")
-        mark: Mark | None = Mark()
+        position: QueryPosition | None = QueryPosition()
         found: list[str] = []
-        while mark is not None:
-            page = container.page(query, container.scope(), mark, max_items=count)
+        while position is not None:
+            page = container.documents.page(query, container.documents.interval(), position, max_items=count)
             assert len(page.results) <= count
             found += page.results
-            mark = page.mark
+            position = page.position
         assert found == whole
         assert sorted(found) == sorted(str(n) for n in range(len(values)))

@@ -86,7 +86,7 @@ def test_wrong_settings_make_no_hub(tmp_path: Path, options: dict[str, Any], mes
 def test_a_hub_is_not_made_over_something_else(tmp_path: Path) -> None:
     with Hub.create(tmp_path / "hub", 1) as hub:
         before = hub.info()
-        with pytest.raises(HubExists, match=r"There is a hub at .* already"):
+        with pytest.raises(HubExists, match=r"A hub already exists at"):
             Hub.create(tmp_path / "hub", 1)
         assert hub.info() == before
     (tmp_path / "file").write_text("mine")
@@ -107,10 +107,10 @@ def test_an_empty_folder_and_a_half_made_hub_become_hubs(tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("evenflow.embedded.hub.facts._insert", dies)
+        patch.setattr("evenflow.embedded.hub.metadata._insert", dies)
         with pytest.raises(KeyboardInterrupt):
             Hub.create(tmp_path / "hub", 2)
-    with pytest.raises(NotAHub, match="its making was not finished"):
+    with pytest.raises(NotAHub, match="its creation was interrupted"):
         Hub(tmp_path / "hub")
     with Hub.create(tmp_path / "hub", 2) as hub:
         send(hub, b"a", 1)
@@ -135,11 +135,11 @@ def test_of_many_that_make_a_hub_at_once_one_succeeds(tmp_path: Path) -> None:
 def test_a_path_that_is_no_hub_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAHub, match=r"it does not exist\. Make one with `evenflow hub create`"):
+    with pytest.raises(NotAHub, match=r"the folder does not exist\. Create one with `evenflow hub create`"):
         Hub(tmp_path / "nothing")
-    with pytest.raises(NotAHub, match="it is a file"):
+    with pytest.raises(NotAHub, match="the path is a file"):
         Hub(tmp_path / "file")
-    with pytest.raises(NotAHub, match=r"it has no hub\.sqlite"):
+    with pytest.raises(NotAHub, match=r"the folder has no hub\.sqlite"):
         Hub(tmp_path / "empty")
     assert os.listdir(tmp_path / "empty") == []
 
@@ -150,7 +150,7 @@ def test_a_foreign_or_damaged_or_newer_database_is_no_hub_of_ours(tmp_path: Path
     foreign = apsw.Connection(str(path))
     foreign.execute("PRAGMA application_id=7; CREATE TABLE t (a)")
     foreign.close()
-    with pytest.raises(NotAHub, match="not that of a hub"):
+    with pytest.raises(NotAHub, match="of another program, not a hub"):
         Hub(path.parent)
     path.write_bytes(b"garbage" * 1000)
     with pytest.raises(Corrupt, match=r"hub\.sqlite is damaged"):
@@ -160,14 +160,14 @@ def test_a_foreign_or_damaged_or_newer_database_is_no_hub_of_ours(tmp_path: Path
     newer = apsw.Connection(str(path))
     newer.execute("PRAGMA user_version=99")
     newer.close()
-    with pytest.raises(Misconfigured, match=r"newer evenflow \(format 99; this one knows 2\)\. Upgrade"):
+    with pytest.raises(Misconfigured, match=r"newer evenflow \(format 99, supported: 2\)\. Upgrade"):
         Hub(path.parent)
 
 
 def test_partitions_grow_and_everybody_sees_it(tmp_path: Path) -> None:
     with Hub.create(tmp_path / "hub", 2) as hub, Hub(tmp_path / "hub") as other:
         assert hub.add_partitions(3) == 5
-        assert other.opened().facts().partitions == 5
+        assert other.opened().metadata().partitions == 5
         send(other, b"a", 4)
         assert hub.info().partitions[4].count == 1
         with pytest.raises(Misconfigured, match="only grow"):
@@ -291,7 +291,7 @@ def test_a_full_disk_is_storage_full_and_nothing_is_half_written(tmp_path: Path)
         _, log = hub.opened()._writers[0]
         connection = log._opened()
         connection.execute(f"PRAGMA max_page_count={connection.pragma('page_count')}")
-        with pytest.raises(StorageFull, match="free some disk space"):
+        with pytest.raises(StorageFull, match=r"The disk of .* is full"):
             send(hub, [bytes(100_000)] * 3)
         connection.execute("PRAGMA max_page_count=100000")
         assert asyncio.run(hub.send(b"b", partition=0))[0].first == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evenflow.embedded.hub import records
 from evenflow.embedded.hub.log import PartitionLog, create_log
-from evenflow.embedded.hub.state import LogState
+from evenflow.embedded.hub.log_state import LogState
 from evenflow.errors import Corrupt, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import Event
 
@@ -173,21 +173,21 @@ def test_trimming_goes_on_in_small_steps(log: PartitionLog, monkeypatch: pytest.
     assert log.state().oldest == 5
 
 
-def test_a_reader_that_retention_overtook_is_told(log: PartitionLog) -> None:
+def test_a_reader_that_retention_overtook_gets_an_error(log: PartitionLog) -> None:
     for text in "abcdef":
         append(log, text)
     log.remove_before(3)
-    with pytest.raises(PositionGone, match=r"the oldest is 3 and the newest 5.*earliest"):
+    with pytest.raises(PositionGone, match=r"it holds 3 to 5.*earliest"):
         read(log, 1)
     assert texts(log, 2) == ["d", "e", "f"]
     log.remove_before(6)
-    with pytest.raises(PositionGone, match="it is empty, the next to come 6"):
+    with pytest.raises(PositionGone, match="it is empty, and the next is 6"):
         read(log, 1)
 
 
 def test_a_position_beyond_the_end_is_out_of_range(log: PartitionLog) -> None:
     append(log, "a", "b")
-    with pytest.raises(PositionOutOfRange, match="the oldest is 0 and the newest 1"):
+    with pytest.raises(PositionOutOfRange, match="it holds 0 to 1"):
         read(log, 2)
 
 
@@ -220,7 +220,7 @@ def test_a_row_that_is_not_what_it_says_is_found(log: PartitionLog) -> None:
     append(log, "a", "b")
     connection = apsw.Connection(str(log.path))
     connection.execute("UPDATE batches SET last = 2")
-    with pytest.raises(Corrupt, match="2 events where 0 to 2 should be"):
+    with pytest.raises(Corrupt, match="the row for events 0 to 2 holds 2 events"):
         read(log)
     connection.execute("UPDATE batches SET events = x'c1', crc = ?, size = 1", (records.checksum(b"\xc1"),))
     with pytest.raises(Corrupt, match="cannot be decoded"):
@@ -261,7 +261,7 @@ def test_the_file_of_another_partition_is_found(log: PartitionLog, tmp_path: Pat
 def test_another_database_is_found(log: PartitionLog, tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     apsw.Connection(str(path)).execute("CREATE TABLE t (a)")
-    with pytest.raises(Corrupt, match="not that of a partition"):
+    with pytest.raises(Corrupt, match="not of a partition"):
         another(path).state()
 
 

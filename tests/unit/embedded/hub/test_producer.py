@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from evenflow.embedded.hub import Sent
-    from evenflow.embedded.hub.marks import Mark
+    from evenflow.embedded.hub.deduplication import PartitionSend
 
 
 @pytest.fixture
@@ -104,20 +104,20 @@ def test_an_event_that_was_read_can_be_sent_again(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("events", "how", "message"),
     [
-        (b"a", {"partition": 4}, "has no partition 4; it has 0 to 3"),
+        (b"a", {"partition": 4}, "has no partition 4. It has 0 to 3"),
         (b"a", {"partition": -1}, "has no partition -1"),
         (b"a", {"partition": "one"}, "has no partition 'one'"),
-        (b"a", {"partition": 1, "key": "k"}, "a key or a partition, not both"),
-        (b"a", {"key": 7}, "A key is text"),
+        (b"a", {"partition": 1, "key": "k"}, "Both key and partition are given"),
+        (b"a", {"key": 7}, "A key must be text"),
         (b"a", {"key": "\ud800"}, "UTF-8"),
-        (Event(b"a", 7), {}, "A key is text"),  # type: ignore[arg-type]
+        (Event(b"a", 7), {}, "A key must be text"),  # type: ignore[arg-type]
         (7, {}, "Cannot send int"),
         ([7], {}, "bytes or text, not int"),
         ([b"a", None], {}, "bytes or text, not NoneType"),
         (Event(7), {}, "bytes or text, not int"),  # type: ignore[arg-type]
         (Event(b"a", None, {"o": object()}), {}, "plain values"),
         (Event(b"a", None, {7: "seven"}), {}, "plain values"),  # type: ignore[dict-item]
-        (Event(b"a", None, {"n": 1 << 70}), {}, "cannot be stored"),
+        (Event(b"a", None, {"n": 1 << 70}), {}, "Cannot store these events"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_whole(hub: Hub, events: Any, how: dict[str, Any], message: str) -> None:
@@ -141,7 +141,10 @@ class Transactions:
         real = PartitionLog.append
 
         def append(
-            log: PartitionLog, groups: Sequence[Sequence[Event]], now_us: int, marks: Sequence[Mark | None] = ()
+            log: PartitionLog,
+            groups: Sequence[Sequence[Event]],
+            now_us: int,
+            marks: Sequence[PartitionSend | None] = (),
         ) -> list[tuple[int, int]]:
             self.sizes.append(len(groups))
             return real(log, groups, now_us, marks)
@@ -210,7 +213,7 @@ def test_several_event_loops_may_send(hub: Hub) -> None:
         assert send(hub, b"x", partition=0) == (("0", n, n),)
 
 
-def test_a_cancelled_send_disturbs_nobody(hub: Hub) -> None:
+def test_a_cancelled_send_does_not_affect_others(hub: Hub) -> None:
     async def main() -> tuple[Sent, ...]:
         cancelled = asyncio.create_task(hub.send(b"x", partition=0))
         await asyncio.sleep(0)
@@ -226,7 +229,7 @@ def test_a_closed_hub_refuses(hub: Hub) -> None:
         async with hub.producer() as producer:
             await producer.send(b"x")
             await hub.aclose()
-            with pytest.raises(Misconfigured, match="was closed"):
+            with pytest.raises(Misconfigured, match="is closed"):
                 await producer.send(b"y")
 
     asyncio.run(main())

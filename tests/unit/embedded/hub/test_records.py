@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow.embedded.hub import records
-from evenflow.embedded.hub.records import cut, decode, encode, survives
+from evenflow.embedded.hub.records import decode, encode, is_storable, split_into_rows
 from evenflow.model import Event
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -20,7 +20,7 @@ def test_rows_are_the_events_in_order_within_bounds(sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "ROW_EVENTS", 7)
         patch.setattr(records, "ROW_BYTES", 1000)
-        rows = list(cut(events))
+        rows = list(split_into_rows(events))
     assert [event for row in rows for event in row] == events
     assert all(rows) or not events
     assert all(len(row) <= 7 for row in rows)
@@ -31,8 +31,8 @@ def test_an_event_that_is_too_large_is_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "ROW_BYTES", 10)
         patch.setattr(records, "EVENT_BYTES_MAX", 20)
-        with pytest.raises(ValueError, match="an event has 21 bytes, and the most is 20"):
-            list(cut([Event(bytes(20)), Event(bytes(21))]))
+        with pytest.raises(ValueError, match="an event has 21 bytes; the maximum is 20"):
+            list(split_into_rows([Event(bytes(20)), Event(bytes(21))]))
 
 
 PARTS = st.tuples(st.binary(), st.none() | st.text(), st.none() | st.dictionaries(st.text(), PLAIN))
@@ -60,6 +60,6 @@ def test_what_is_encoded_comes_back_with_its_place_and_time(parts: list[Any]) ->
     ],
 )
 def test_properties_are_taken_only_if_they_come_back(properties: dict[str, Any], expected: bool) -> None:
-    assert survives(properties) is expected
+    assert is_storable(properties) is expected
     if expected:
         decode(encode([Event(b"", None, properties)], 0, 0))

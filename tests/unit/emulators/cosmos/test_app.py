@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evenflow.emulators.cosmos.access import EMULATOR_KEY, _signed
 from evenflow.emulators.cosmos.app import BODY_BYTES_MAX, CosmosApp
-from evenflow.emulators.cosmos.faults import FaultOptions
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY, _signed
+from evenflow.emulators.cosmos.faults import CosmosFaultOptions
 from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -55,21 +55,21 @@ class Asker:
         return asyncio.run(self._ask(method, path, raw, headers))
 
     async def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
-        told: list[Any] = []
+        messages: list[Any] = []
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:
-            told.append(message)
+            messages.append(message)
 
         raw = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
         sent = quote(path).encode()
         scope = {"type": "http", "method": method, "path": path, "raw_path": b"/" + sent, "headers": raw}
         await self.app({**scope, "scheme": "http", "query_string": b""}, receive, send)
-        self.headers = {name.decode(): value.decode("latin-1") for name, value in told[0]["headers"]}
-        text = told[1]["body"]
-        return told[0]["status"], json.loads(text) if text else None
+        self.headers = {name.decode(): value.decode("latin-1") for name, value in messages[0]["headers"]}
+        text = messages[1]["body"]
+        return messages[0]["status"], json.loads(text) if text else None
 
 
 @pytest.fixture
@@ -134,11 +134,11 @@ PATHS = [
     "",
     "dbs",
     "dbs/shop",
-    "dbs/nobody",
+    "dbs/missing",
     "dbs/..",
     "dbs/shop/colls",
     ORDERS,
-    "dbs/shop/colls/nobody",
+    "dbs/shop/colls/missing",
     "dbs/shop/colls/..",
     f"{ORDERS}/docs",
     f"{ORDERS}/docs/a",
@@ -164,11 +164,11 @@ PATHS = [
 def test_whatever_is_asked_the_answer_is_understood(
     asker: Asker, method: str, path: str, body: Any, headers: dict[str, str]
 ) -> None:
-    status, told = asker.ask(method, path, body, **headers)
-    assert status in UNDERSTOOD, told
+    status, reply = asker.ask(method, path, body, **headers)
+    assert status in UNDERSTOOD, reply
     if status >= 400:
-        assert told["code"]
-        assert told["message"].endswith("."), told
+        assert reply["code"]
+        assert reply["message"].endswith("."), reply
 
 
 KNOWN = "SELECT * FROM c WHERE AND OR NOT ( ) = < c.n c.id 'x' 1 , VALUE COUNT(1) ORDER BY IN TOP OFFSET LIMIT @p"
@@ -180,13 +180,13 @@ WORDS = KNOWN.split(" ")
 def test_no_query_ends_in_a_500(asker: Asker, text: str, whole: bool) -> None:
     query = text if whole else f"SELECT * FROM c WHERE {text}"
     body = {"query": query, "parameters": [{"name": "@p", "value": 1}]}
-    status, told = asker.ask("POST", f"{ORDERS}/docs", body, **{name.replace("-", "_"): "true" for name in QUERY})
-    assert status in (200, 400, 501), told
+    status, reply = asker.ask("POST", f"{ORDERS}/docs", body, **{name.replace("-", "_"): "true" for name in QUERY})
+    assert status in (200, 400, 501), reply
 
 
 def test_a_large_body_is_refused_before_and_while_it_is_read(asker: Asker) -> None:
-    status, told = asker.ask("POST", f"{ORDERS}/docs", b"x" * (BODY_BYTES_MAX + 1))
-    assert (status, told["code"]) == (413, "RequestEntityTooLarge")
+    status, reply = asker.ask("POST", f"{ORDERS}/docs", b"x" * (BODY_BYTES_MAX + 1))
+    assert (status, reply["code"]) == (413, "RequestEntityTooLarge")
     status, _ = asker.ask("POST", f"{ORDERS}/docs", b"", content_length=str(BODY_BYTES_MAX + 1))
     assert status == 413
 
@@ -210,10 +210,10 @@ def test_a_document_has_two_megabytes_at_most(asker: Asker) -> None:
         ({"authorization": ""}, 401),
     ],
 )
-def test_who_does_not_sign_does_not_get_in(asker: Asker, given_to: dict[str, str], status: int) -> None:
-    found, told = asker.ask("GET", "dbs/shop", **given_to)
+def test_unsigned_requests_are_refused(asker: Asker, given_to: dict[str, str], status: int) -> None:
+    found, reply = asker.ask("GET", "dbs/shop", **given_to)
     assert found == status
-    assert EMULATOR_KEY not in json.dumps(told)
+    assert EMULATOR_KEY not in json.dumps(reply)
 
 
 def test_every_answer_has_an_activity_and_a_charge(asker: Asker) -> None:
@@ -223,9 +223,9 @@ def test_every_answer_has_an_activity_and_a_charge(asker: Asker) -> None:
     assert (asker.headers["x-ms-request-charge"], len(asker.headers["x-ms-activity-id"])) == ("1.00", 36)
 
 
-def test_the_account_tells_where_it_was_found(asker: Asker) -> None:
-    _, told = asker.ask("GET", "", host="elsewhere:99")
-    assert told["writableLocations"] == [{"name": "local", "databaseAccountEndpoint": "http://elsewhere:99/"}]
+def test_the_account_returns_the_address_that_the_client_used(asker: Asker) -> None:
+    _, reply = asker.ask("GET", "", host="elsewhere:99")
+    assert reply["writableLocations"] == [{"name": "local", "databaseAccountEndpoint": "http://elsewhere:99/"}]
 
 
 def test_sub_status_says_what_is_the_matter(asker: Asker) -> None:
@@ -235,7 +235,7 @@ def test_sub_status_says_what_is_the_matter(asker: Asker) -> None:
     asker.ask("POST", "dbs/shop/colls/moved/pkranges/0/split", {})
     assert asker.ask("GET", "dbs/shop/colls/moved/docs", **feed)[0] == 410
     assert asker.headers["x-ms-substatus"] == "1002"
-    assert asker.ask("GET", "dbs/shop/colls/nobody/docs", **feed)[0] == 404
+    assert asker.ask("GET", "dbs/shop/colls/missing/docs", **feed)[0] == 404
     assert asker.headers["x-ms-substatus"] == "1003"
     assert asker.ask("GET", f"{ORDERS}/docs", x_ms_cosmos_intended_collection_rid="x")[0] == 400
     assert asker.headers["x-ms-substatus"] == "1024"
@@ -244,17 +244,17 @@ def test_sub_status_says_what_is_the_matter(asker: Asker) -> None:
     assert asker.headers["x-ms-substatus"] == "1001"
 
 
-def test_the_ranges_are_told_by_what_is_new(asker: Asker) -> None:
+def test_ranges_are_returned_if_they_are_new(asker: Asker) -> None:
     path = "dbs/shop/colls/shaped/pkranges"
     asker.ask("POST", "dbs/shop/colls", {"id": "shaped", "partitionKey": {"paths": ["/k"]}})
-    _, told = asker.ask("GET", path)
-    assert [one["id"] for one in told["PartitionKeyRanges"]] == ["0", "1"]
+    _, reply = asker.ask("GET", path)
+    assert [one["id"] for one in reply["PartitionKeyRanges"]] == ["0", "1"]
     seen = asker.headers["etag"]
     assert asker.ask("GET", path, if_none_match=seen)[0] == 304
     asker.ask("POST", f"{path}/0/split", {})
     asker.ask("POST", f"{path}/3/split", {})
-    _, told = asker.ask("GET", path, if_none_match=seen)
-    assert {one["id"]: one["parents"] for one in told["PartitionKeyRanges"]} == {
+    _, reply = asker.ask("GET", path, if_none_match=seen)
+    assert {one["id"]: one["parents"] for one in reply["PartitionKeyRanges"]} == {
         "2": ["0"],
         "4": ["0", "3"],
         "5": ["0", "3"],
@@ -265,8 +265,8 @@ def test_a_feed_of_all_versions_begins_now(asker: Asker) -> None:
     path = "dbs/shop/colls/versions/docs"
     asker.ask("POST", "dbs/shop/colls", {"id": "versions", "partitionKey": {"paths": ["/k"]}})
     place = {"a_im": "Full-Fidelity Feed", "x_ms_documentdb_partitionkeyrangeid": "0"}
-    status, told = asker.ask("GET", path, **place)
-    assert (status, "from now on" in told["message"]) == (400, True)
+    status, reply = asker.ask("GET", path, **place)
+    assert (status, "from now on" in reply["message"]) == (400, True)
     assert asker.ask("GET", path, if_none_match="*", **place)[0] == 304
 
 
@@ -283,49 +283,49 @@ def test_a_continuation_goes_on_with_its_own_query_alone(asker: Asker) -> None:
     assert page("SELECT * FROM c")[0] == 200
     token = {"x_ms_continuation": asker.headers["x-ms-continuation"]}
     assert [one["id"] for one in page("SELECT * FROM c", **token)[1]["Documents"]] == ["c"]
-    for status, told in (
+    for status, reply in (
         page("SELECT * FROM c ORDER BY c.id DESC", **token),
         page("SELECT * FROM c", **token, x_ms_documentdb_partitionkey='["y"]'),
         asker.ask("GET", path, **token),
     ):
-        assert (status, "that of another query" in told["message"]) == (400, True)
+        assert (status, "that of another query" in reply["message"]) == (400, True)
 
 
 PLAN = {"x_ms_cosmos_is_query_plan_request": "True", "content_type": "application/query+json"}
 
 
-def test_a_plan_is_to_ask_every_range_the_same(asker: Asker) -> None:
+def test_a_plan_sends_the_same_query_to_every_range(asker: Asker) -> None:
     def plan(query: str, **headers: str) -> Any:
-        status, told = asker.ask("POST", f"{ORDERS}/docs", {"query": query, "parameters": []}, **PLAN, **headers)
-        assert status == 200, told
-        return told
+        status, reply = asker.ask("POST", f"{ORDERS}/docs", {"query": query, "parameters": []}, **PLAN, **headers)
+        assert status == 200, reply
+        return reply
 
-    told = plan("SELECT * FROM c WHERE STARTSWITH(c.id, 'a')")
-    assert told["queryRanges"] == [{"min": "", "max": "FF", "isMinInclusive": True, "isMaxInclusive": False}]
-    assert told["queryInfo"] == {"distinctType": "None", "rewrittenQuery": "", "top": None}
+    reply = plan("SELECT * FROM c WHERE STARTSWITH(c.id, 'a')")
+    assert reply["queryRanges"] == [{"min": "", "max": "FF", "isMinInclusive": True, "isMaxInclusive": False}]
+    assert reply["queryInfo"] == {"distinctType": "None", "rewrittenQuery": "", "top": None}
     assert plan("SELECT TOP 3 * FROM c")["queryInfo"]["top"] == 3
     narrow = plan("SELECT * FROM c", x_ms_documentdb_partitionkey='["x"]')["queryRanges"][0]
     assert "" < narrow["min"] < narrow["max"] < "FF"
 
 
 @pytest.mark.parametrize("more", ["ORDER BY c.n", "OFFSET 2 LIMIT 1"])
-def test_there_is_no_plan_where_answers_would_have_to_be_put_together(asker: Asker, more: str) -> None:
+def test_there_is_no_plan_for_results_that_need_merging(asker: Asker, more: str) -> None:
     for query in (f"SELECT * FROM c {more}", "SELECT VALUE COUNT(1) FROM c"):
-        status, told = asker.ask("POST", f"{ORDERS}/docs", {"query": query}, **PLAN)
-        assert (status, "put together" in told["message"]) == (501, True)
+        status, reply = asker.ask("POST", f"{ORDERS}/docs", {"query": query}, **PLAN)
+        assert (status, "merged across ranges" in reply["message"]) == (501, True)
 
 
-def test_who_asks_range_by_range_is_told_of_that_range_alone(asker: Asker) -> None:
+def test_a_query_of_one_range_returns_only_that_range(asker: Asker) -> None:
     more = {"x_ms_documentdb_isquery": "true", "x_ms_continuation": ""}
     found: list[str] = []
     for number in range(20):
         asker.ask("POST", f"{ORDERS}/docs", {"id": f"by-range-{number}", "k": f"k{number}"})
     for range_id in ("0", "1"):
         query = {"query": "SELECT * FROM c WHERE STARTSWITH(c.id, 'by-range-')"}
-        _, told = asker.ask("POST", f"{ORDERS}/docs", query, x_ms_documentdb_partitionkeyrangeid=range_id, **more)
+        _, reply = asker.ask("POST", f"{ORDERS}/docs", query, x_ms_documentdb_partitionkeyrangeid=range_id, **more)
         assert asker.headers["x-ms-session-token"].split(":")[0] == range_id
         assert "," not in asker.headers["x-ms-session-token"]
-        found += [one["id"] for one in told["Documents"]]
+        found += [one["id"] for one in reply["Documents"]]
     assert sorted(found) == sorted(f"by-range-{number}" for number in range(20))
 
 
@@ -334,14 +334,14 @@ def test_the_latest_version_comes_in_the_form_that_was_asked_for(asker: Asker) -
     asker.ask("POST", "dbs/shop/colls", {"id": "formed", "partitionKey": {"paths": ["/k"]}})
     asker.ask("POST", path, {"id": "a", "k": "x"})
     place = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkey": '["x"]'}
-    _, told = asker.ask("GET", path, x_ms_cosmos_changefeed_wire_format_version="2021-09-15", **place)
-    (change,) = told["Documents"]
+    _, reply = asker.ask("GET", path, x_ms_cosmos_changefeed_wire_format_version="2021-09-15", **place)
+    (change,) = reply["Documents"]
     assert (change["current"]["id"], change["metadata"]["lsn"], set(change)) == ("a", 1, {"current", "metadata"})
     (document,) = asker.ask("GET", path, **place)[1]["Documents"]
     assert (document["id"], document["_lsn"]) == ("a", 1)
 
 
-def test_a_container_tells_whose_it_is(asker: Asker) -> None:
+def test_a_container_names_its_database(asker: Asker) -> None:
     asker.ask("POST", "dbs", {"id": "two words"})
     asker.ask("POST", "dbs/two words/colls", {"id": "c", "partitionKey": {"paths": ["/k"]}})
     for method, path in (("POST", "dbs/two words/colls"), ("GET", "dbs/two words/colls/c")):
@@ -355,12 +355,12 @@ def test_no_write_passes_over_a_condition(asker: Asker) -> None:
     path, key = f"{ORDERS}/docs", {"x_ms_documentdb_partitionkey": '["if"]'}
     asker.ask("POST", path, {"id": "if", "k": "if"})
     upsert = {"x_ms_documentdb_is_upsert": "true"}
-    for status, told in (
+    for status, reply in (
         asker.ask("POST", path, {"id": "if", "k": "if", "n": 2}, if_none_match="*", **upsert),
         asker.ask("PUT", f"{path}/if", {"id": "if", "k": "if", "n": 2}, if_none_match="*", **key),
         asker.ask("DELETE", f"{path}/if", if_none_match="*", **key),
     ):
-        assert (status, "If-None-Match for writes" in told["message"]) == (501, True)
+        assert (status, "If-None-Match for writes" in reply["message"]) == (501, True)
     assert "n" not in asker.ask("GET", f"{path}/if", **key)[1]
 
 
@@ -373,17 +373,17 @@ def test_no_write_passes_over_a_condition(asker: Asker) -> None:
         ("GET", f"{ORDERS}/docs", {"a_im": "Incremental Feed"}, "feed_range="),
     ],
 )
-def test_what_is_not_here_is_501_and_a_sentence(
+def test_unsupported_features_answer_501_and_say_why(
     asker: Asker, method: str, path: str, headers: dict[str, str], says: str
 ) -> None:
-    status, told = asker.ask(method, path, {}, **headers)
-    assert (status, says in told["message"]) == (501, True)
+    status, reply = asker.ask(method, path, {}, **headers)
+    assert (status, says in reply["message"]) == (501, True)
 
 
-def test_a_range_that_never_was_is_told_with_those_there_are(asker: Asker) -> None:
+def test_the_error_for_an_unknown_range_lists_the_existing_ones(asker: Asker) -> None:
     feed = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": "77"}
-    status, told = asker.ask("GET", f"{ORDERS}/docs", **feed)
-    assert (status, told["message"]) == (400, "There is no range '77'. There are: 0, 1.")
+    status, reply = asker.ask("GET", f"{ORDERS}/docs", **feed)
+    assert (status, reply["message"]) == (400, "There is no range '77'. Existing ranges: 0, 1.")
 
 
 def test_ranges_are_split_and_merged_on_request(tmp_path: Path) -> None:
@@ -408,8 +408,8 @@ def test_ranges_are_split_and_merged_on_request(tmp_path: Path) -> None:
     seen: list[str] = []
     for range_id in ("1", "2", "3", "6"):
         place = {"a_im": "Incremental Feed", "x_ms_documentdb_partitionkeyrangeid": range_id}
-        _, told = asker.ask("GET", f"{ORDERS}/docs", **place)
-        seen += [one["id"] for one in told["Documents"]] if told else []
+        _, reply = asker.ask("GET", f"{ORDERS}/docs", **place)
+        seen += [one["id"] for one in reply["Documents"]] if reply else []
     assert sorted(seen) == [f"i{number}" for number in range(10)]
     asker.app.close()
 
@@ -418,13 +418,13 @@ def test_admin_is_asked_for(tmp_path: Path) -> None:
     asker = Asker(CosmosApp(tmp_path))
     asker.ask("POST", "dbs", {"id": "shop"})
     asker.ask("POST", "dbs/shop/colls", {"id": "orders", "partitionKey": {"paths": ["/k"]}})
-    status, told = asker.ask("POST", f"{ORDERS}/pkranges/0/split", {})
-    assert (status, "--allow-admin" in told["message"]) == (403, True)
+    status, reply = asker.ask("POST", f"{ORDERS}/pkranges/0/split", {})
+    assert (status, "--allow-admin" in reply["message"]) == (403, True)
     asker.app.close()
 
 
 def test_trouble_comes_by_the_count(tmp_path: Path) -> None:
-    asker = Asker(CosmosApp(tmp_path, faults=FaultOptions(busy=0.5)))
+    asker = Asker(CosmosApp(tmp_path, faults=CosmosFaultOptions(busy=0.5)))
     asker.ask("POST", "dbs", {"id": "shop"})
     asker.ask("POST", "dbs/shop/colls", {"id": "orders", "partitionKey": {"paths": ["/k"]}})
     found = [asker.ask("GET", f"{ORDERS}/docs")[0] for _ in range(6)]
@@ -444,7 +444,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_a_container_that_is_being_made_is_not_there_yet(asker: Asker) -> None:
     account, answers = asker.app.account, set[int]()
-    account.make_database("busy")
+    account.create_database("busy")
     names, is_over = ["first"], Event()
 
     def look() -> None:
@@ -456,7 +456,7 @@ def test_a_container_that_is_being_made_is_not_there_yet(asker: Asker) -> None:
     looking.start()
     for number in range(30):
         names.append(str(number))
-        account.make_container("busy", {"id": names[-1], "partitionKey": {"paths": ["/id"]}})
+        account.create_container("busy", {"id": names[-1], "partitionKey": {"paths": ["/id"]}})
     is_over.set()
     looking.join()
     assert answers <= {200, 404}

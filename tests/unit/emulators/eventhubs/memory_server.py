@@ -11,22 +11,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from evenflow.embedded.hub import Hub
-from evenflow.emulators.eventhubs.faults import NO_FAULTS, FaultOptions
+from evenflow.emulators.eventhubs.faults import NO_FAULTS, EventHubsFaultOptions
 from evenflow.emulators.eventhubs.namespace import ServedHub
-from evenflow.emulators.eventhubs.server import Server
+from evenflow.emulators.eventhubs.server import EventHubsServer
 from tests.integration.amqp_peer import PATIENCE_S, Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
     from pathlib import Path
 
-    from evenflow.emulators.eventhubs.door import Door
+    from evenflow.emulators.eventhubs.listener import ClientSocket
 
 T = TypeVar("T")
 
 
 class StoppedLoop(asyncio.SelectorEventLoop):
-    """Its clock stands still until somebody moves it, so that no timer depends on the speed of the machine."""
+    """Its clock stands still until a test moves it, so that no timer depends on the speed of the machine."""
 
     now_s = 1_000.0
 
@@ -37,10 +37,10 @@ class StoppedLoop(asyncio.SelectorEventLoop):
 class MemoryTransport(asyncio.Transport):
     """The server's end of a connection, and its client's end: a `Line`."""
 
-    def __init__(self, loop: StoppedLoop, door: Door) -> None:
+    def __init__(self, loop: StoppedLoop, socket: ClientSocket) -> None:
         super().__init__()
         self._loop = loop
-        self._door = door
+        self._socket = socket
         self._written = bytearray()
         self._high = 1 << 16
         self._closing = False
@@ -59,7 +59,7 @@ class MemoryTransport(asyncio.Transport):
         self._changed.set()
         if len(self._written) > self._high and not self.is_full:
             self.is_full = True
-            self._door.pause_writing()
+            self._socket.pause_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert high is not None
@@ -80,7 +80,7 @@ class MemoryTransport(asyncio.Transport):
 
     def _deliver(self) -> None:
         while self._sent and self._reading and not self._closing:
-            self._door.data_received(self._sent.pop(0))
+            self._socket.data_received(self._sent.pop(0))
 
     def is_closing(self) -> bool:
         return self._closing
@@ -89,7 +89,7 @@ class MemoryTransport(asyncio.Transport):
         if not self._closing:
             self._closing = True
             self._changed.set()
-            self._loop.call_soon(self._door.connection_lost, None)
+            self._loop.call_soon(self._socket.connection_lost, None)
 
     def abort(self) -> None:
         self._written.clear()
@@ -98,7 +98,7 @@ class MemoryTransport(asyncio.Transport):
     # The client's end
 
     def connect(self) -> None:
-        self._loop.call_soon(self._door.connection_made, self)
+        self._loop.call_soon(self._socket.connection_made, self)
         turn(self._loop)
 
     def sendall(self, data: bytes) -> None:
@@ -112,7 +112,7 @@ class MemoryTransport(asyncio.Transport):
         del self._written[:size_bytes]
         if self.is_full and len(self._written) <= self._high // 4:
             self.is_full = False
-            self._loop.call_soon(self._door.resume_writing)
+            self._loop.call_soon(self._socket.resume_writing)
         return data
 
     async def _something(self) -> None:
@@ -132,13 +132,13 @@ class MemoryClient(Client):
 
 
 class MemoryServer:
-    def __init__(self, server: Server, loop: StoppedLoop) -> None:
+    def __init__(self, server: EventHubsServer, loop: StoppedLoop) -> None:
         self.server = server
         self.hubs = {served.name: served.hub for served in server.namespace}
         self._loop = loop
 
     def client(self) -> MemoryClient:
-        line = MemoryTransport(self._loop, self.server.door())
+        line = MemoryTransport(self._loop, self.server.accept())
         line.connect()
         return MemoryClient(line)
 
@@ -149,7 +149,7 @@ class MemoryServer:
         """Run until this is so. What the server waits for may be in its threads."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not look():
-            assert time.monotonic() < deadline_s, "waited in vain"
+            assert time.monotonic() < deadline_s, "the condition did not become true"
             turn(self._loop)
 
     def pass_s(self, seconds: float) -> None:
@@ -164,14 +164,14 @@ def memory_server(
     hubs: Mapping[str, int],
     *,
     keys: Mapping[str, str] | None = None,
-    faults: FaultOptions = NO_FAULTS,
+    faults: EventHubsFaultOptions = NO_FAULTS,
 ) -> Iterator[MemoryServer]:
     """Serve new hubs with so many partitions each."""
     made = [ServedHub(name, Hub.create(folder / name, partitions)) for name, partitions in hubs.items()]
     with asyncio.Runner(loop_factory=StoppedLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, StoppedLoop)
-        server = Server(made, keys=keys, faults=faults)
+        server = EventHubsServer(made, keys=keys, faults=faults)
         try:
             yield MemoryServer(server, loop)
         finally:

@@ -62,7 +62,7 @@ def session(peer: MemoryClient) -> MemoryClient:
 
 
 @pytest.mark.parametrize(
-    "greeting",
+    "first_bytes",
     [
         b"\x00" * 8,
         b"hello, is anybody there?\r\n\r\n",
@@ -73,8 +73,8 @@ def session(peer: MemoryClient) -> MemoryClient:
     ],
     ids=["zeros", "words", "TLS", "TLS inside AMQP", "AMQP 0.9.1", "HTTP"],
 )
-def test_another_protocol_is_answered_with_our_header(peer: MemoryClient, greeting: bytes) -> None:
-    peer.send(greeting)
+def test_another_protocol_is_answered_with_our_header(peer: MemoryClient, first_bytes: bytes) -> None:
+    peer.send(first_bytes)
     assert peer.header() == SASL_HEADER
     assert peer.ends() == []
 
@@ -157,7 +157,7 @@ def test_a_client_whose_frames_are_too_small_is_refused(peer: MemoryClient) -> N
     ("address", "condition"),
     [
         ("nothing/ConsumerGroups/$Default/Partitions/0", "amqp:not-found"),
-        ("homes/ConsumerGroups/nobody/Partitions/0", "amqp:not-found"),
+        ("homes/ConsumerGroups/missing/Partitions/0", "amqp:not-found"),
         ("homes/ConsumerGroups/$Default/Partitions/2", "com.microsoft:argument-out-of-range"),
         ("homes/ConsumerGroups/$Default/Partitions/-1", "com.microsoft:argument-out-of-range"),
         ("homes/ConsumerGroups/$Default/Partitions/zero", "com.microsoft:argument-out-of-range"),

@@ -28,9 +28,9 @@ from evenflow.amqp.performatives import (
 from evenflow.amqp.sections import data
 from evenflow.amqp.types import NULL, described, list_, string, symbol, uint
 from evenflow.embedded.hub import Hub
-from evenflow.emulators.eventhubs.connection import Connection
-from evenflow.emulators.eventhubs.dialect import EventHubs
+from evenflow.emulators.eventhubs.connection import AmqpConnection
 from evenflow.emulators.eventhubs.namespace import Namespace, ServedHub
+from evenflow.emulators.eventhubs.service import EventHubsService
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,18 +171,18 @@ def feed_all(namespace: Namespace, pieces: list[bytes]) -> None:
     async def act() -> None:
         problems: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
-        dialect = EventHubs(namespace)
+        service = EventHubsService(namespace)
         wire = Nowhere()
-        connection = Connection(wire, dialect, dialect.connections.discard)
+        connection = AmqpConnection(wire, service, service.connections.discard)
         for piece in pieces:
             connection.feed(piece)
             await asyncio.sleep(0)
         begun = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*begun)
-        connection.lost()
-        assert dialect.receivers._here == {}, "whoever is gone holds no partition"
+        connection.on_disconnected()
+        assert service.receivers._attached == {}, "a closed connection holds no partition"
         assert wire.size_bytes < 1 << 20
-        dialect.threads.shutdown()
+        service.threads.shutdown()
         assert problems == []
 
     asyncio.run(act())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from evenflow.amqp.performatives import ATTACH, DETACH, DISPOSITION, FLOW, TRANSFER
 from evenflow.amqp.sections import data
 from evenflow.amqp.types import NULL, TRUE, uint
-from evenflow.emulators.eventhubs.faults import FaultOptions
+from evenflow.emulators.eventhubs.faults import EventHubsFaultOptions
 from tests.integration.amqp_peer import condition_of
 from tests.unit.emulators.eventhubs.memory_server import memory_server
 
@@ -28,7 +28,10 @@ def attach_sender(peer: MemoryClient) -> None:
 
 
 def test_a_busy_server_refuses_every_fourth_link_and_send(tmp_path: Path) -> None:
-    with memory_server(tmp_path, {"hub": 1}, faults=FaultOptions(busy=0.25)) as server, server.client() as peer:
+    with (
+        memory_server(tmp_path, {"hub": 1}, faults=EventHubsFaultOptions(busy=0.25)) as server,
+        server.client() as peer,
+    ):
         attach_sender(peer)
         outcomes = []
         for number in range(7):
@@ -43,7 +46,10 @@ def test_a_busy_server_refuses_every_fourth_link_and_send(tmp_path: Path) -> Non
 
 
 def test_a_throttled_server_takes_and_gives_so_many_events_a_second(tmp_path: Path) -> None:
-    with memory_server(tmp_path, {"hub": 1}, faults=FaultOptions(throttle=20)) as server, server.client() as peer:
+    with (
+        memory_server(tmp_path, {"hub": 1}, faults=EventHubsFaultOptions(throttle=20)) as server,
+        server.client() as peer,
+    ):
         attach_sender(peer)
         refused: list[int] = []
         for number in range(60):
@@ -63,7 +69,10 @@ def test_a_throttled_server_takes_and_gives_so_many_events_a_second(tmp_path: Pa
 
 
 def test_connections_are_dropped_after_a_while(tmp_path: Path) -> None:
-    with memory_server(tmp_path, {"hub": 1}, faults=FaultOptions(drop_s=5.0)) as server, server.client() as peer:
+    with (
+        memory_server(tmp_path, {"hub": 1}, faults=EventHubsFaultOptions(drop_s=5.0)) as server,
+        server.client() as peer,
+    ):
         server.pass_s(4.9)
         peer.open()
         assert not peer.line.is_closing()
@@ -72,7 +81,10 @@ def test_connections_are_dropped_after_a_while(tmp_path: Path) -> None:
 
 
 def test_everything_arrives_late(tmp_path: Path) -> None:
-    with memory_server(tmp_path, {"hub": 1}, faults=FaultOptions(delay_s=0.1)) as server, server.client() as peer:
+    with (
+        memory_server(tmp_path, {"hub": 1}, faults=EventHubsFaultOptions(delay_s=0.1)) as server,
+        server.client() as peer,
+    ):
         peer.send(b"GET /health HTTP/1.1\r\n\r\n")
         server.pass_s(0.09)
         assert peer.line.get_write_buffer_size() == 0

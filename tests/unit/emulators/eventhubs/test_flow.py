@@ -15,8 +15,8 @@ from evenflow.amqp.frames import framed
 from evenflow.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER
 from evenflow.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES, VALUE, data, sections, value_of
 from evenflow.amqp.types import NULL, described, list_, map_, string, symbol, uint
-from evenflow.emulators.eventhubs import bounds, connection
-from evenflow.emulators.eventhubs.envelopes import BATCH_FORMAT
+from evenflow.emulators.eventhubs import connection, limits
+from evenflow.emulators.eventhubs.messages import BATCH_FORMAT
 from evenflow.testing import event_hub
 from tests.integration.amqp_peer import Peer, condition_of, selector
 
@@ -291,8 +291,8 @@ def test_a_sixth_receiver_without_epoch_is_one_too_many(hub: EventHub, peer: Pee
 
 
 def test_what_all_clients_have_here_together_is_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them has too much; who comes last is told. Who ends what it has begun makes room again."""
-    monkeypatch.setattr(bounds, "BYTES_MAX", 1_050_000)
+    """No connection exceeds its own limit; the last one gets the error. A completed delivery frees memory again."""
+    monkeypatch.setattr(limits, "BYTES_MAX", 1_050_000)
     peers = [Peer(hub.port) for _ in range(4)]
     try:
         for peer in peers:
@@ -321,7 +321,7 @@ def test_links_and_sessions_are_counted(hub: EventHub, monkeypatch: pytest.Monke
     with Peer(hub.port) as peer:
         peer.open()
         peer.begin()
-        monkeypatch.setattr(bounds, f"{what.upper()}_MAX", 3)
+        monkeypatch.setattr(limits, f"{what.upper()}_MAX", 3)
         if what == "links":
             for handle in range(4):
                 peer.attach_sender("hub", handle)
@@ -336,7 +336,7 @@ def test_links_and_sessions_are_counted(hub: EventHub, monkeypatch: pytest.Monke
             assert condition_of(peer.hear_of(CLOSE)[0]) == "amqp:resource-limit-exceeded"
 
 
-def test_answers_that_nobody_takes_are_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_that_the_client_does_not_read_are_bounded(hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "KEPT_BYTES_MAX", 2_000)
     with Peer(hub.port) as peer:
         peer.open()
@@ -350,12 +350,12 @@ def test_answers_that_nobody_takes_are_bounded(hub: EventHub, monkeypatch: pytes
         assert condition_of(peer.hear_of(DETACH)[2]) == "amqp:resource-limit-exceeded"
 
 
-@pytest.mark.parametrize("most", [0, bounds.BYTES_MAX])
+@pytest.mark.parametrize("most", [0, limits.BYTES_MAX])
 def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Whatever they left behind; and where the server is full at once, whoever sends and reads only has to wait."""
+    """Also after errors. While the server is at its limit, clients only wait."""
     made: list[Counted] = []
 
-    class Counted(bounds.Bounds):
+    class Counted(limits.ServerLimits):
         most_bytes = 0
 
         def __init__(self) -> None:
@@ -367,16 +367,16 @@ def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.Monk
             if name == "held_bytes":
                 self.__dict__["most_bytes"] = max(self.most_bytes, value)
 
-    paused: list[connection.Connection] = []
-    pause_writing = connection.Connection.pause_writing
+    paused: list[connection.AmqpConnection] = []
+    pause_writing = connection.AmqpConnection.pause_writing
 
-    def pause(one: connection.Connection) -> None:
+    def pause(one: connection.AmqpConnection) -> None:
         pause_writing(one)
         paused.append(one)
 
-    monkeypatch.setattr(connection.Connection, "pause_writing", pause)
-    monkeypatch.setattr("evenflow.emulators.eventhubs.dialect.Bounds", Counted)
-    monkeypatch.setattr(bounds, "BYTES_MAX", most)
+    monkeypatch.setattr(connection.AmqpConnection, "pause_writing", pause)
+    monkeypatch.setattr("evenflow.emulators.eventhubs.service.ServerLimits", Counted)
+    monkeypatch.setattr(limits, "BYTES_MAX", most)
     with event_hub(1) as hub:
         peers = [Peer(hub.port) for _ in range(4)]
         for peer in peers:
@@ -411,5 +411,5 @@ def test_when_all_have_gone_nothing_is_counted_any_more(monkeypatch: pytest.Monk
 def _until(look: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 20.0
     while not look():
-        assert time.monotonic() < deadline_s, "waited in vain"
+        assert time.monotonic() < deadline_s, "the condition did not become true"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The folder that is served: what is declared is made, and what is there stays."""
+"""The folder that is served: declared hubs are created, existing hubs stay."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ import pytest
 
 from evenflow.amqp.conditions import AmqpError
 from evenflow.embedded.hub import Hub
-from evenflow.emulators.eventhubs.folder import Declared, declared, declared_in, folder_alone, open_folder
+from evenflow.emulators.eventhubs.folder import (
+    HubDeclaration,
+    open_exclusively,
+    open_folder,
+    parse_declaration,
+    read_declarations,
+)
 from evenflow.emulators.eventhubs.namespace import Namespace
-from evenflow.emulators.eventhubs.server import LOOPBACK, Server, is_loopback, tls_context
+from evenflow.emulators.eventhubs.server import LOOPBACK, EventHubsServer, is_loopback, tls_context
 from evenflow.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ CONFIG = {
 }
 
 
-def seen(folder: Path, *wanted: Declared) -> dict[str, Any]:
+def seen(folder: Path, *wanted: HubDeclaration) -> dict[str, Any]:
     """What is served: partitions and groups by the hub's name."""
     hubs = open_folder(folder, wanted)
     found = {hub.name: (hub.partitions, sorted(hub.groups.values())) for hub in hubs}
@@ -50,14 +56,14 @@ def seen(folder: Path, *wanted: Declared) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("homes", Declared("homes")),
-        ("homes:4", Declared("homes", 4)),
-        ("homes:4:alerts,audit", Declared("homes", 4, ("alerts", "audit"))),
-        ("homes::alerts", Declared("homes", None, ("alerts",))),
+        ("homes", HubDeclaration("homes")),
+        ("homes:4", HubDeclaration("homes", 4)),
+        ("homes:4:alerts,audit", HubDeclaration("homes", 4, ("alerts", "audit"))),
+        ("homes::alerts", HubDeclaration("homes", None, ("alerts",))),
     ],
 )
-def test_a_hub_is_declared_in_short(text: str, wanted: Declared) -> None:
-    assert declared(text) == wanted
+def test_a_hub_is_declared_in_short(text: str, wanted: HubDeclaration) -> None:
+    assert parse_declaration(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -69,13 +75,13 @@ def test_a_hub_is_declared_in_short(text: str, wanted: Declared) -> None:
 )
 def test_what_declares_no_hub_is_refused(text: str) -> None:
     with pytest.raises(Misconfigured):
-        declared(text)
+        parse_declaration(text)
 
 
 def test_the_config_of_the_emulator_is_understood(tmp_path: Path) -> None:
     (tmp_path / "Config.json").write_text(json.dumps(CONFIG))
-    found = declared_in(tmp_path / "Config.json")
-    assert found == [Declared("eh1", 2, ("cg1", "cg2")), Declared("eh2", 1)]
+    found = read_declarations(tmp_path / "Config.json")
+    assert found == [HubDeclaration("eh1", 2, ("cg1", "cg2")), HubDeclaration("eh2", 1)]
     assert seen(tmp_path / "data", *found) == {"eh1": (2, ["$Default", "cg1", "cg2"]), "eh2": (1, ["$Default"])}
 
 
@@ -87,10 +93,10 @@ DEEP = "[" * 100_000
 )
 def test_another_file_is_not(tmp_path: Path, text: str) -> None:
     (tmp_path / "Config.json").write_text(text)
-    with pytest.raises(Misconfigured, match="no Config"):
-        declared_in(tmp_path / "Config.json")
-    with pytest.raises(Misconfigured, match="cannot be read"):
-        declared_in(tmp_path / "missing.json")
+    with pytest.raises(Misconfigured, match="not a Config"):
+        read_declarations(tmp_path / "Config.json")
+    with pytest.raises(Misconfigured, match="Cannot read"):
+        read_declarations(tmp_path / "missing.json")
 
 
 TOML = """
@@ -104,8 +110,8 @@ groups = ["alerts", "audit"]
 
 def test_hubs_are_declared_in_toml(tmp_path: Path) -> None:
     (tmp_path / "hubs.toml").write_text(TOML)
-    found = declared_in(tmp_path / "hubs.toml")
-    assert found == [Declared("homes", 3, ("alerts", "audit")), Declared("offices.north")]
+    found = read_declarations(tmp_path / "hubs.toml")
+    assert found == [HubDeclaration("homes", 3, ("alerts", "audit")), HubDeclaration("offices.north")]
     assert seen(tmp_path / "data", *found) == {
         "homes": (3, ["$Default", "alerts", "audit"]),
         "offices.north": (4, ["$Default"]),
@@ -122,46 +128,48 @@ def test_hubs_are_declared_in_toml(tmp_path: Path) -> None:
         ('[hubs.homes]\npartitions = "3"', r"Expected `int \| null`, got `str`.*hubs"),
         ('[hubs.homes]\ngroups = "alerts"', "Expected `array`, got `str`"),
         ("[hubs.homes]\npartitions = 0", "1 to"),
-        ('[hubs."a/b"]', "no name for a hub"),
-        ('[hubs.homes]\ngroups = ["a/b"]', "no name for a consumer group"),
+        ('[hubs."a/b"]', "not a valid hub name"),
+        ('[hubs.homes]\ngroups = ["a/b"]', "not a valid consumer group name"),
     ],
 )
 def test_toml_that_declares_no_hubs_is_refused_with_its_name(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "hubs.toml").write_text(text)
     with pytest.raises(Misconfigured, match=words) as refused:
-        declared_in(tmp_path / "hubs.toml")
+        read_declarations(tmp_path / "hubs.toml")
     assert str(refused.value).startswith(f"{tmp_path / 'hubs.toml'}: ")
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "hubs.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(Misconfigured, match="declares no hubs"):
-        declared_in(tmp_path / "hubs.toml")
+        read_declarations(tmp_path / "hubs.toml")
 
 
 def test_what_was_declared_once_is_there_again(tmp_path: Path) -> None:
     assert seen(tmp_path) == {"hub": (4, ["$Default"])}
-    assert seen(tmp_path, Declared("homes", 2, ("alerts",))) == {
+    assert seen(tmp_path, HubDeclaration("homes", 2, ("alerts",))) == {
         "hub": (4, ["$Default"]),
         "homes": (2, ["$Default", "alerts"]),
     }
-    assert seen(tmp_path, Declared("HOMES", 3, ("audit", "Alerts"))) == {
+    assert seen(tmp_path, HubDeclaration("HOMES", 3, ("audit", "Alerts"))) == {
         "hub": (4, ["$Default"]),
         "homes": (3, ["$Default", "alerts", "audit"]),
     }
 
 
 def test_a_hub_does_not_shrink(tmp_path: Path) -> None:
-    seen(tmp_path, Declared("homes", 3))
+    seen(tmp_path, HubDeclaration("homes", 3))
     with pytest.raises(Misconfigured, match="cannot shrink"):
-        open_folder(tmp_path, [Declared("homes", 2)])
+        open_folder(tmp_path, [HubDeclaration("homes", 2)])
 
 
 def test_a_folder_that_is_a_hub_is_served_as_that(tmp_path: Path) -> None:
     Hub.create(tmp_path / "homes", 2).close()
-    assert seen(tmp_path / "homes", Declared("homes", None, ("alerts",))) == {"homes": (2, ["$Default", "alerts"])}
+    assert seen(tmp_path / "homes", HubDeclaration("homes", None, ("alerts",))) == {
+        "homes": (2, ["$Default", "alerts"])
+    }
     with pytest.raises(Misconfigured, match="itself a hub"):
-        open_folder(tmp_path / "homes", [Declared("other")])
+        open_folder(tmp_path / "homes", [HubDeclaration("other")])
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
@@ -175,27 +183,30 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_a_folder_has_one_server(tmp_path: Path) -> None:
     """Nor can one of its hubs have another, and when the block ends it is free."""
-    with folder_alone(tmp_path / "data", [Declared("homes", 1)]) as hubs:
+    with open_exclusively(tmp_path / "data", [HubDeclaration("homes", 1)]) as hubs:
         for one in hubs:
             one.hub.close()
         for taken in (tmp_path / "data", tmp_path / "data" / "homes"):
-            with pytest.raises(Misconfigured, match=f"served already, by process {os.getpid()}"), folder_alone(taken):
+            with (
+                pytest.raises(Misconfigured, match=f"already served by process {os.getpid()}"),
+                open_exclusively(taken),
+            ):
                 pass
-    with folder_alone(tmp_path / "data" / "homes") as hubs:
+    with open_exclusively(tmp_path / "data" / "homes") as hubs:
         assert [one.name for one in hubs] == ["homes"]
         hubs[0].hub.close()
-        with pytest.raises(Misconfigured, match="served already"), folder_alone(tmp_path / "data"):
+        with pytest.raises(Misconfigured, match="already served"), open_exclusively(tmp_path / "data"):
             pass
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Misconfigured, match="cannot be written"), folder_alone(tmp_path / "file" / "data"):
+    with pytest.raises(Misconfigured, match="Cannot write"), open_exclusively(tmp_path / "file" / "data"):
         pass
 
 
 def test_names_have_no_case(tmp_path: Path) -> None:
-    served = open_folder(tmp_path, [Declared("Homes", 2)])
+    served = open_folder(tmp_path, [HubDeclaration("Homes", 2)])
     namespace = Namespace(served)
     assert namespace.hub("hOMES").name == "Homes"
     with pytest.raises(AmqpError, match="not-found"):
@@ -216,7 +227,7 @@ def test_which_hosts_are_this_machine(host: str, here: bool) -> None:
 
 def test_a_port_that_is_taken_and_a_certificate_that_is_none(tmp_path: Path) -> None:
     async def act() -> None:
-        server = Server([])
+        server = EventHubsServer([])
         port = await server.listen()
         with pytest.raises(Misconfigured, match="Cannot listen"):
             await server.listen(port=port)
@@ -229,10 +240,10 @@ def test_a_port_that_is_taken_and_a_certificate_that_is_none(tmp_path: Path) -> 
 
 
 def test_who_comes_in_while_the_server_closes_is_sent_away() -> None:
-    """Its socket would be left to the garbage collector, which tells of it."""
+    """A leaked socket would make the garbage collector warn."""
 
     async def act(turns: int) -> None:
-        server = Server([])
+        server = EventHubsServer([])
         port = await server.listen()
         clients = [socket.create_connection((LOOPBACK, port)) for _ in range(5)]
         for _ in range(turns):

@@ -8,7 +8,7 @@ import pytest
 
 from evenflow.amqp.frames import HEARTBEAT
 from evenflow.amqp.performatives import CLOSE
-from evenflow.emulators.eventhubs.connection import GREETING_S, SILENCE_S
+from evenflow.emulators.eventhubs.connection import IDLE_TIMEOUT_S, OPEN_TIMEOUT_S
 from tests.integration.amqp_peer import condition_of
 from tests.unit.emulators.eventhubs.memory_server import memory_server
 
@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[MemoryServer]:
 
 @pytest.mark.parametrize("stage", ["connected", "greeted", "opened"])
 def test_a_silent_client_is_disconnected(server: MemoryServer, stage: str) -> None:
-    patience_s = SILENCE_S if stage == "opened" else GREETING_S
+    patience_s = IDLE_TIMEOUT_S if stage == "opened" else OPEN_TIMEOUT_S
     with server.client() as peer:
         if stage == "greeted":
             peer.greet()
@@ -35,7 +35,7 @@ def test_a_silent_client_is_disconnected(server: MemoryServer, stage: str) -> No
             peer.open()
         server.pass_s(patience_s - 1)
         assert not peer.line.is_closing()
-        server.pass_s(SILENCE_S / 4)  # how often it looks
+        server.pass_s(IDLE_TIMEOUT_S / 4)  # how often it looks
         said = [condition_of(fields[0]) for code, fields in peer.ends() if code == CLOSE]
         assert said == (["amqp:resource-limit-exceeded"] if stage == "opened" else [])
 
@@ -45,7 +45,7 @@ def test_a_client_that_sends_heartbeats_stays(server: MemoryServer) -> None:
         peer.open()
         for _ in range(12):
             peer.send(HEARTBEAT)
-            server.pass_s(SILENCE_S / 2)
+            server.pass_s(IDLE_TIMEOUT_S / 2)
         peer.begin()
 
 

@@ -15,7 +15,7 @@ from evenflow.amqp import types
 from evenflow.amqp.performatives import ATTACH, DETACH, FLOW, TRANSFER
 from evenflow.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections, value_of
 from evenflow.amqp.types import NULL, TRUE, described, list_, map_, string, uint
-from evenflow.emulators.eventhubs import claims, dialect
+from evenflow.emulators.eventhubs import claims, service
 from tests.integration.amqp_peer import condition_of
 from tests.unit.emulators.eventhubs.memory_server import memory_server
 
@@ -64,7 +64,7 @@ class Expiry:
     def __init__(self, server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
         self._server = server
         self._passed_s = 0.0
-        for module in (claims, dialect):
+        for module in (claims, service):
             monkeypatch.setattr(module, "now_s", lambda: time.time() + self._passed_s)
 
     def pass_s(self, seconds: float) -> None:
@@ -132,7 +132,7 @@ def test_a_token_opens_what_it_is_for_and_nothing_beside_it(peer: MemoryClient) 
         "SharedAccessSignature ",
         "SharedAccessSignature sr=a&sig=b&se=c",
         token(key="wrong"),
-        token(name="nobody"),
+        token(name="missing"),
         token(seconds=-5),
         token().replace("&se=", "&se=9"),
         token("sb://localhost/other"),

@@ -38,7 +38,7 @@ class Scene:
         self.now_us = 1_700_000_000 * MICROSECONDS
         self.container = Container.create(path, wall_us=lambda: self.now_us, **options)
         self.source = ContainerSource(path, mode=mode)
-        self.source.container._open.wall_us = lambda: self.now_us
+        self.source.container._handle._open.wall_us = lambda: self.now_us
 
     def write(self, *names: str, **more: Any) -> None:
         for name in names:
@@ -107,7 +107,7 @@ def test_a_wrong_url_is_refused(tmp_path: Path, url: str, message: str) -> None:
 
 
 def test_a_path_without_a_container_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotAContainer, match=r"Make one with Container.create"):
+    with pytest.raises(NotAContainer, match=r"Create one with Container.create"):
         from_url(f"container:{tmp_path}/orders")
 
 
@@ -215,7 +215,7 @@ def test_latest_versions_are_the_same_many_at_once_and_one_by_one(
             here.container.delete("o-8", 1)
             here.now_us += 2 * MICROSECONDS
             at_once = await here.read(max_bytes=max_bytes)
-            monkeypatch.setattr(container_reader, "lines_of", lambda *_: None)
+            monkeypatch.setattr(container_reader, "read_feed_lines", lambda *_: None)
             assert at_once == await here.read(max_bytes=max_bytes)
             assert len(at_once) == 600 + 2 - 1
 
@@ -430,7 +430,7 @@ def test_a_change_without_a_ring_is_found(tmp_path: Path) -> None:
             source = ContainerSource(here.path, poll_s=0.05)
             reader = await source.open("0", await source.resolve("0", "latest"), epoch=1)
             waiting = asyncio.create_task(reader.read(10, MUCH, DEADLINE_S))
-            here.container.opened().pen._ring = lambda slots: None
+            here.container.opened().write_queue._ring = lambda slots: None
             here.write("o-1")
             assert [body(event)["id"] for event in (await waiting).events] == ["o-1"]
             await reader.aclose()
@@ -448,7 +448,7 @@ def test_a_reader_ends_with_its_container_and_never_reads_another(tmp_path: Path
             shutil.rmtree(here.path)
             with pytest.raises(SourceUnavailable, match="was deleted or recreated"):
                 await waiting
-            with pytest.raises(SourceUnavailable, match="Restore it, make it again, or stop"):
+            with pytest.raises(SourceUnavailable, match="Restore it, create it again, or stop"):
                 await here.source.identity()
             with Container.create(here.path) as another:
                 another.upsert({"id": "o-9"})

@@ -17,7 +17,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.aio._cosmos_client_connection_async import CosmosClientConnection
 
 from evenflow.drivers.cosmos.positions import Range
-from evenflow.emulators.cosmos.access import EMULATOR_KEY
+from evenflow.emulators.cosmos.authorization import EMULATOR_KEY
 from evenflow.errors import SourceUnavailable
 from evenflow.sources.cosmos.client import NOW, PageRequest, _headers, _session_lsn
 from evenflow.sources.cosmos.source import CosmosSource

@@ -12,7 +12,7 @@ from azure.cosmos import CosmosClient, PartitionKey
 from azure.cosmos.aio import CosmosClient as AsyncClient
 
 from evenflow.changefeed import ChangeFeedProcessor
-from evenflow.emulators.cosmos.faults import FaultOptions
+from evenflow.emulators.cosmos.faults import CosmosFaultOptions
 from evenflow.errors import Corrupt, LeaseLost, Misconfigured, StoreUnavailable
 from evenflow.model import Group, Member
 from evenflow.operate.inspect.survey import Survey, find_group, survey
@@ -340,13 +340,13 @@ def test_who_is_told_to_come_later_does(tmp_path: Any) -> None:
         finally:
             await store.aclose()
 
-    with cosmos(path=tmp_path, faults=FaultOptions(throttle=60.0)) as server:
+    with cosmos(path=tmp_path, faults=CosmosFaultOptions(throttle=60.0)) as server:
         took_s = asyncio.run(play(made(server)))
     assert took_s > 1.0, "twelve heartbeats cost more than a second's units"
 
 
 def test_what_is_refused_now_and_then_is_asked_again(tmp_path: Any) -> None:
-    with cosmos(path=tmp_path, faults=FaultOptions(busy=0.3)) as server:
+    with cosmos(path=tmp_path, faults=CosmosFaultOptions(busy=0.3)) as server:
         heartbeat_once(made(server))
 
 
@@ -360,11 +360,11 @@ def test_a_container_with_another_partition_key_in_place_of_the_known_one_is_wai
         kept = await papers.create({"id": "a"}, "write lease")
         assert kept is not None
         server.account.delete_container(DATABASE, "leases")
-        server.account.make_container(DATABASE, {**leases, "partitionKey": {"paths": ["/customer"]}})
+        server.account.create_container(DATABASE, {**leases, "partitionKey": {"paths": ["/customer"]}})
         with pytest.raises(StoreUnavailable, match="partitioned by /customer"):
             await papers.replace({"id": "a"}, kept["_etag"], "write lease")
         server.account.delete_container(DATABASE, "leases")
-        server.account.make_container(DATABASE, leases)
+        server.account.create_container(DATABASE, leases)
         assert await papers.create({"id": "a"}, "write lease") is not None
         await papers.aclose()
 
