@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from evenflow import Corrupt, Misconfigured, PartitionHalted, Processor, Retry
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from evenflow.cli.demo.accounts import Account
 from evenflow.signals import DeadLettered, Fenced, PartitionStopped
 from examples.home_security.blobs import open_blobs
@@ -135,6 +135,6 @@ def no_events_fault() -> Iterator[None]:
 def run_consumer(make: Callable[[Place, str], Consumer]) -> None:
     """A process of its own: FOLDER NAME on the command line. It ends with whoever started it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    leash.obey()
+    parent_watch.stop_with_parent()
     with make(Place(Path(sys.argv[1])), sys.argv[2]) as consumer:
         consumer.processor.run()

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from evenflow import Hub, Transient
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from evenflow.embedded.hub.keys import partition_of
 from evenflow.model import Event
 from examples.home_security.days import DAY_MINUTES, Habits, detector, habits, minute_of, phase_ms, templates
@@ -184,5 +184,5 @@ async def generate(place: Place) -> None:
 
 
 if __name__ == "__main__":
-    leash.obey()
+    parent_watch.stop_with_parent()
     asyncio.run(generate(Place(Path(sys.argv[1]))))

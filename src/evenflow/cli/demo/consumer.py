@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from evenflow.cli.demo.accounts import Account
 from evenflow.runtime.processor import Processor
 from evenflow.signals import Fenced, PartitionStopped
@@ -56,7 +56,7 @@ def make_processor(folder: Path, name: str) -> Processor:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    leash.obey()
+    parent_watch.stop_with_parent()
     make_processor(Path(sys.argv[1]), sys.argv[2]).run()
 
 

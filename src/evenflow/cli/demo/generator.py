@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from evenflow.cli.demo.consumer import hub_path
 from evenflow.cli.demo.homes import report
 from evenflow.embedded.hub import Hub
@@ -59,5 +59,5 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 if __name__ == "__main__":
-    leash.obey()
+    parent_watch.stop_with_parent()
     asyncio.run(generate(Path(sys.argv[1]), float(sys.argv[2]), system_clock()))
