@@ -33,7 +33,7 @@ def test_one_is_added_and_one_is_killed_and_every_minute_of_every_home_is_right(
     assert demo.process.returncode == 0, out + err
     assert "aggregate-4 was started" in out
     assert "aggregate-1 was killed (SIGKILL)" in out
-    assert "Somebody breaks into home" in out
+    assert "Break-in at home" in out
     assert "carbon-monoxide" in out
     sent = figure(out, "events sent")
     assert figure(out, "beside them") == 2

@@ -87,7 +87,7 @@ class AsyncContext(CheckpointingContext, OfficialAsyncContext):
 
 class PlainContext(CheckpointingContext, OfficialContext):
     def update_checkpoint(self, event: EventData | None = None, **kwargs: Any) -> None:
-        """Blocks until the checkpoint is written. After `receive` has returned, another owner may have the partition."""
+        """Blocks until the checkpoint is written. Once `receive` has returned, another owner may have the partition."""
         loop = self._loop
         assert loop is not None
         marking = self.mark(event)
