@@ -27,7 +27,7 @@ SourceUrl: TypeAlias = Annotated[
 ]
 Ids: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", help="Ids of dead letters: PARTITION@OFFSET.", show_default=False),
+    typer.Argument(metavar="ID", help="Ids of dead letters: PARTITION@OFFSET.", show_default=False),
 ]
 Partitions: TypeAlias = Annotated[
     list[str] | None, typer.Option("--partition", metavar="ID", help="Only of this partition; repeat it for more.")

@@ -23,7 +23,7 @@ def send(
     path: HubPath,
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="One event per TEXT; - sends the lines of stdin, as a pipe does."),
+        typer.Argument(metavar="TEXT", help="One event per TEXT; - sends the lines of stdin, as a pipe does."),
     ] = None,
     key: Annotated[
         str | None, typer.Option(help="Partition key: events with the same key stay in one partition, in order.")
