@@ -310,7 +310,7 @@ class Session:
 
     async def summary(self, say: Callable[[str], None] = silently) -> Summary:
         """Stop all consumers and compare. The moves of this stop do not count."""
-        moves = {group: await self._moves(group) for group in GROUPS}
+        moves = {group: await _moves_by_kind(self.store, await self._group(group)) for group in GROUPS}
         causes = {group: one.cause for group, one in (await self._look_who_waits()).items()}
         await asyncio.gather(*[fleet.end() for fleet in self.fleets.values()])
         if isinstance(self.blobs, Folder):
@@ -333,7 +333,7 @@ class Session:
                 account,
                 unwritten=waiting[AGGREGATE].partitions,
                 unraised=waiting[ALERTS].partitions,
-                report=self._now_and_then(say),
+                report=_now_and_then(self._clock, say),
             ),
             tallies={
                 group: books.tally({partition: books.reached(partition) for partition in newest})
@@ -344,18 +344,6 @@ class Session:
             delays_s={group: (percentile_s(found, 0.5), percentile_s(found, 0.99)) for group, found in delays.items()},
             died=tuple(self._died()),
         )
-
-    def _now_and_then(self, say: Callable[[str], None]) -> Callable[[int], None]:
-        """Reports the number of compared homes from time to time."""
-        said_s = self._clock.now()
-
-        def done(homes: int) -> None:
-            nonlocal said_s
-            if self._clock.now() - said_s >= REPORT_S:
-                said_s = self._clock.now()
-                say(f"{homes:,} homes compared")
-
-        return done
 
     def _died(self) -> list[str]:
         dead = [
@@ -383,11 +371,24 @@ class Session:
             if self._source is not None:
                 await self._source.aclose()
 
-    async def _moves(self, group: str) -> Counter[str]:
-        """How many by kind, as far back as the store keeps them."""
-        found = await self.store.moves(await self._group(group), MOVES)
-        return Counter(kind(move.reason) for move in found)
-
     async def _group(self, name: str) -> Group:
         identity = await self.source.identity()
         return Group(identity.namespace, identity.hub, name)
+
+
+def _now_and_then(clock: Clock, say: Callable[[str], None]) -> Callable[[int], None]:
+    """Reports the number of compared homes from time to time."""
+    said_s = clock.now()
+
+    def done(homes: int) -> None:
+        nonlocal said_s
+        if clock.now() - said_s >= REPORT_S:
+            said_s = clock.now()
+            say(f"{homes:,} homes compared")
+
+    return done
+
+
+async def _moves_by_kind(store: SQLiteStore, group: Group) -> Counter[str]:
+    """How many moves of each kind, as far back as the store keeps them."""
+    return Counter(kind(move.reason) for move in await store.moves(group, MOVES))
