@@ -55,7 +55,7 @@ def test_an_operator_acts_residents_see_it_and_ctrl_c_ends_it_cleanly(tmp_path: 
         assert outcome(demo.act("add")) == "aggregate-4 was started. It gets its share within a few heartbeats."
         assert "alerts-1 is stalled" in outcome(demo.act("stall", "alerts", subject="alerts-1"))
         assert "alerts-2 was killed" in outcome(demo.act("kill", "alerts", subject="alerts-2"))
-        assert "not running" in outcome(demo.act("kill", subject="aggregate-99"))
+        assert "is no longer running" in outcome(demo.act("kill", subject="aggregate-99"))
         outcome(demo.act("retire", instance="aggregate-2"))
         wait_for(lambda: books(demo).reached("3") >= 5, "as many events as a seek goes back")
         demo.act("seek", to="shift", shift=-5, partitions=["3"])
