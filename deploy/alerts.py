@@ -1,4 +1,4 @@
-"""The application of these deployments: what it reads and where it agrees with its copies is in its environment."""
+"""The application of these deployments; the environment names its source, its store and its group."""
 
 from __future__ import annotations
 

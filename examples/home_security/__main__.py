@@ -3,7 +3,7 @@
 import signal
 import sys
 
-# Ctrl-C while all else is still being read ends it at once: nothing has been made yet that would have to be ended.
+# Ctrl-C during the imports ends it at once: there is nothing to clean up yet.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from examples.home_security.command import main  # noqa: E402

@@ -1,6 +1,6 @@
-"""Where homes are: an address for each number, and homes for what somebody types. Pure, and nothing is kept.
+"""Addresses of homes: an address for each number, and a search by address or number. Pure.
 
-A street has a thousand houses, a district has forty streets; so an address and a number are the same thing said twice.
+A street has a thousand houses, a district has forty streets; so the address follows from the number, and back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def address_of(home: int) -> str:
 
 
 def search(text: str, homes: int, most: int) -> list[int]:
-    """The homes that somebody may mean: by number (42, home 42, home-42), or by parts of an address, in any order."""
+    """The homes that match a search: by number (42, home 42, home-42), or by parts of an address, in any order."""
     words = text.lower().replace(",", " ").replace("-", " ").split()
     numbers = [int(word) for word in words if word.isascii() and word.isdecimal() and len(word) < 12]
     names = [word for word in words if not word.isdecimal() and word not in ("street", "home")]

@@ -33,7 +33,7 @@ class Aggregation:
         self._consumer = consumer
         self._partition = partition
         self._keeper = Keeper(consumer.blobs, partition.id, partition.epoch, HubHistory(consumer.place.hub))
-        # Whoever has it may look at the counts or change them; writing takes its time, and must not be overtaken.
+        # Held while the counts are read or changed. A write takes time, and no other may overtake it.
         self._turn = asyncio.Lock()
         self._made_ms: list[int] = []
         self._accounted_for = -1
@@ -47,7 +47,7 @@ class Aggregation:
         try:
             await self._keeper.start(sequence if sequence is not None else -1)
         except PartitionHalted as error:
-            # A hook is tried again and again; the first call can stop the partition, and does.
+            # A hook is retried endlessly, so the first call of the handler stops the partition instead.
             self._halted = error
             return
         self._timer = asyncio.create_task(self._write_now_and_then())
@@ -66,7 +66,7 @@ class Aggregation:
                 await self._checkpoint()
 
     async def stop(self) -> None:
-        """What was counted up to now is written, so that a planned move repeats nothing."""
+        """Write the counts up to now, so that a planned move repeats nothing."""
         if self._timer is None:
             return
         self._timer.cancel()
@@ -76,8 +76,8 @@ class Aggregation:
             await self._write()
 
     def _account_for(self, events: Sequence[Event]) -> None:
-        """Before the checkpoint: nobody else will handle, or account for, what is behind that. Once, although a call
-        whose checkpoint fails is made again."""
+        """Called before the checkpoint: no other instance will handle, or account for, events before it. Each event is
+        accounted for once, although a call whose checkpoint fails is repeated."""
         news = [event for event in events if event.sequence is not None and event.sequence > self._accounted_for]
         if news:
             self._consumer.handled(news, self._partition)
@@ -98,18 +98,18 @@ class Aggregation:
             self._made_ms = []
 
     async def _checkpoint(self) -> None:
-        """Inside a call it covers that call's events as well; outside, those of all calls that have returned. So there
-        may be something to mark although there was nothing to write."""
+        """Inside a call it covers the events of that call, too; outside, those of all calls that have returned. So
+        there may be events to mark although there was nothing to write."""
         await self._partition.checkpoint()
         self._written_s = time.monotonic()
 
     async def _write_now_and_then(self) -> None:
-        """When no call comes, somebody has to write what the last ones have left."""
+        """Writes what the last calls have left while no call comes."""
         while True:
             await asyncio.sleep(self._consumer.write_s / 4)
             async with self._turn:
                 if self._is_due:
-                    # The next call tells what is wrong, in the way that evenflow knows how to deal with.
+                    # The next call raises the same error where evenflow handles it.
                     with suppress(EvenflowError):
                         await self._write()
 

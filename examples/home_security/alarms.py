@@ -45,7 +45,7 @@ class Alarm(NamedTuple):
 
 
 def alarms_in(events: Sequence[Event], reports: Sequence[Report]) -> list[Alarm]:
-    # Most reports are told apart by one look.
+    # A quick check rules most reports out.
     loud = [(event, report) for event, report in zip(events, reports, strict=True) if report.state in _LOUD]
     return [
         Alarm(home_of(event.key), kind, report.sensor, report.at, event.sequence or 0)

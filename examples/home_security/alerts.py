@@ -2,9 +2,9 @@
 
     python -m examples.home_security.alerts FOLDER NAME
 
-An alert is in its blob before the handler returns, so checkpoints by policy are right. Whoever handles an event again
-finds its alert there and leaves the blob as it is. Two owners, of which one is late, do each other no harm: a put on a
-version that has changed is refused, and what is decided anew on the new one is the same set of alerts.
+An alert is in its blob before the handler returns, so checkpoints by policy are right. An instance that handles an
+event again finds its alert there and leaves the blob unchanged. A late owner does no harm beside a new one: a put on a
+version that has changed is rejected, and deciding again on the new version gives the same set of alerts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 async def raise_alerts(blobs: Blobs, partition: str, alarms: Sequence[Alarm]) -> list[Alert]:
-    """They are in blobs when this returns; those that were not before."""
+    """Store the alerts in blobs; returns the new ones."""
     buckets: dict[int, list[Alarm]] = {}
     for alarm in alarms:
         buckets.setdefault(bucket_of(alarm.home), []).append(alarm)

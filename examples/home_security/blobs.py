@@ -107,7 +107,7 @@ class Folder:
         """Nothing is open between two calls."""
 
     def tidy(self) -> None:
-        """When nobody writes any more: remove what those who were killed in the middle of a put have left."""
+        """Remove what processes that were killed in the middle of a put have left. Call it when nothing writes."""
         shutil.rmtree(self.path / STAGED, ignore_errors=True)
 
     def _get(self, path: str) -> Found | None:
@@ -121,7 +121,7 @@ class Folder:
     def _put(self, path: str, data: bytes, known: Version | None, staged: str) -> Version:
         with self._translated(path):
             obstore.put(self._store, staged, data, use_multipart=False)
-            # A checkpoint follows, which outlives the loss of power: so must this.
+            # A checkpoint follows that survives a power failure: so must this.
             _sync(self.path / staged)
             with self._held(path):
                 is_unchanged = self._tag(path) == (known.tag if known is not None else None)
@@ -150,9 +150,9 @@ class Folder:
 
     @contextmanager
     def _held(self, path: str) -> Iterator[None]:
-        """The system lets go of it when its holder dies."""
+        """The operating system releases the lock when its holder dies."""
         lock = self.path / LOCKS / str(zlib.crc32(path.encode()) % LOCK_FILES)
-        # Somebody may have removed the whole folder.
+        # The whole folder may have been removed.
         lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

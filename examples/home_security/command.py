@@ -38,11 +38,11 @@ SCALES = {"full": 100_000, "small": 2_000}
 LINE_EVERY_S = 10.0
 LOOK_S = 0.25
 STAFFED_S = 60.0
-"""It goes on after so long, also where a consumer has no share yet."""
+"""The demo continues after this time, even if a consumer has no partition yet."""
 
 
 FINE, BROKEN, REFUSED, HURRIED = 0, 1, 2, 130
-"""Exit codes: nothing was lost; something was; it could not run; somebody pressed Ctrl-C again, or before it began."""
+"""Exit codes: nothing was lost; something was; it could not run; Ctrl-C was pressed twice, or before it began."""
 
 
 def main() -> int:
@@ -78,29 +78,41 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--scale", choices=SCALES, default="full", help="full: 100,000 homes; small: 2,000, for a laptop"
     )
-    parser.add_argument("--homes", type=_positive(int), metavar="N", help="how many homes, instead of a scale")
+    parser.add_argument("--homes", type=_positive(int), metavar="N", help="number of homes, instead of a scale")
     parser.add_argument(
-        "--speed", type=_positive(float), default=1.0, metavar="X", help="the homes' time goes X times as fast"
+        "--speed", type=_positive(float), default=1.0, metavar="X", help="run the homes' clock X times as fast"
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), metavar="N", help="end after so long, with some action on the way"
+        "--seconds",
+        type=_positive(float),
+        metavar="N",
+        help="end after this time; some actions happen automatically on the way",
     )
     parser.add_argument(
         "--begin",
         type=_today,
         metavar="HH:MM",
-        help="what the homes' clocks say at the beginning, in UTC; else the time",
+        help="time of the homes' clocks at the start, in UTC (default: now)",
     )
-    parser.add_argument("--consumers", type=_positive(int), default=3, metavar="N", help="of each group, to begin with")
+    parser.add_argument(
+        "--consumers",
+        type=_positive(int),
+        default=3,
+        metavar="N",
+        help="number of consumers of each group at the start",
+    )
     parser.add_argument(
         "--every", type=_positive(float), default=2.0, metavar="SECONDS", help="how often recent aggregates are written"
     )
     parser.add_argument(
-        "--blobs", type=_where, metavar="WHERE", help="a folder, or s3://, az:// or gs:// with an empty prefix"
+        "--blobs",
+        type=_where,
+        metavar="WHERE",
+        help="where to write: a folder, or s3://, az:// or gs:// with an empty prefix",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another town")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="generates another town")
     parser.add_argument(
-        "--port", type=_port, metavar="PORT", help=f"of both pages; 0 takes any free one; else {PORT}, if it is free"
+        "--port", type=_port, metavar="PORT", help=f"port of both pages; 0 picks a free one (default: {PORT} if free)"
     )
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     parser.add_argument(
@@ -116,19 +128,19 @@ def _today(text: str) -> float:
         # One with an offset would be another time than the homes' clocks say.
         if read.tzinfo is None:
             return datetime.combine(datetime.now(UTC), read, UTC).timestamp()
-    raise argparse.ArgumentTypeError(f"{text} is no time of the day, such as 17:30")
+    raise argparse.ArgumentTypeError(f"{text} is not a time of day; write for instance 17:30")
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > PORT_MOST:
-        raise argparse.ArgumentTypeError(f"{text} is no port: they go from 0, which takes any free one, to {PORT_MOST}")
+        raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 (picks a free one) to {PORT_MOST}")
     return int(text)
 
 
 def _where(text: str) -> str:
-    """A folder is meant from here, wherever it is used."""
+    """A URL, or the absolute path of a folder, since processes in other folders use it."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty: name a folder, or s3://, az:// or gs:// with an empty prefix")
+        raise argparse.ArgumentTypeError("empty; name a folder, or s3://, az:// or gs:// with an empty prefix")
     return text if "://" in text else os.path.abspath(text)
 
 
@@ -137,8 +149,8 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
         try:
             number = kind(text)
         except ValueError:
-            what = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"{text} is no {what}") from None
+            what = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text} is not {what}") from None
         if not 0 < number < float("inf"):
             raise argparse.ArgumentTypeError(f"{text} is not above 0")
         return number
@@ -165,7 +177,7 @@ class _Demo:
         self._address = ""
 
     async def run(self) -> Summary | None:
-        """The summary; None when somebody was in too much of a hurry for one."""
+        """The summary; None if Ctrl-C was pressed twice."""
         try:
             return await self._ending.played(self._play(_a_socket(self._arguments.port)))
         finally:
@@ -184,9 +196,9 @@ class _Demo:
             await _first(ready.wait(), *beside)
             self._greet(address, token)
             await _first(self._until_the_end(), *beside)
-            print("The homes fall silent. Waiting until everything is written ...", flush=True)
-            await self._session.drain(_tell)
-            return await self._session.summary(_tell)
+            print("The homes stop reporting. Waiting until everything is written ...", flush=True)
+            await self._session.drain(_print)
+            return await self._session.summary(_print)
         finally:
             for task in beside:
                 task.cancel()
@@ -203,7 +215,7 @@ class _Demo:
             f"  folder      {self._session.place.folder}\n\n"
             "Try: open a home, and watch it live. In the console, add an instance and see its share arrive; kill one\n"
             "(kill -9) and see the others take over; stall one; add carbon-monoxide detectors to every home.\n"
-            "Ctrl-C ends it, and counts what was lost and what was counted twice.\n",
+            "Ctrl-C ends the demo, and counts events that were lost or counted twice.\n",
             flush=True,
         )
         if not self._arguments.no_open and _has_browser():
@@ -230,7 +242,7 @@ class _Demo:
             )
 
     async def _staffed_s(self) -> float:
-        """When every consumer had its share: before that, a script would act on consumers that own nothing."""
+        """The time when every consumer has a partition. Before that, a script would act on consumers without any."""
         latest_s = self._clock.now() + STAFFED_S
         while not self._ending.is_asked and self._session.generates and self._clock.now() < latest_s:
             with suppress(Transient):
@@ -240,7 +252,7 @@ class _Demo:
         return self._clock.now()
 
     def _cues(self) -> list[tuple[float, Callable[[], Any]]]:
-        """What happens by itself when it runs for a while only: nobody may be there to press buttons."""
+        """What happens automatically in a run with `--seconds`, where an operator may not press the buttons."""
         if self._seconds is None:
             return []
         return [
@@ -254,12 +266,12 @@ class _Demo:
 
     async def _kill(self) -> str:
         running = self._session.fleets[AGGREGATE].running
-        return self._session.kill(AGGREGATE, running[0]) if running else "There is nobody left to kill."
+        return self._session.kill(AGGREGATE, running[0]) if running else "No instance is left to kill."
 
     async def _break_in(self) -> str:
-        """At night nothing alarming may happen by itself; so an alert is to be seen at every hour."""
+        """Causes an alert: at night there may be none otherwise."""
         home = await self._session.break_in()
-        return f"Somebody breaks into home {home}: {self._address}homes/{home}"
+        return f"Break-in at home {home}: {self._address}homes/{home}"
 
     async def _detect(self) -> str:
         return self._session.add_detectors()
@@ -272,16 +284,16 @@ class _Demo:
             for group in GROUPS
         )
         place = self._session.place
-        full = f"\n  The disk of {place.folder} is full: make room, and it goes on." if place.is_full else ""
+        full = f"\n  The disk of {place.folder} is full: free some space to continue." if place.is_full else ""
         return f"  sent {sent:,} ({self._session.sent_per_s:,.0f}/s)  {groups}{full}"
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     print(f"  {line}", flush=True)
 
 
 async def _first(wanted: Any, *beside: asyncio.Task[None]) -> None:
-    """Until it is done; what runs beside it has no business to end, and says why it did."""
+    """Wait until it is done. The other tasks must not end before; if one does, its error is raised."""
     task = asyncio.ensure_future(wanted)
     try:
         await asyncio.wait([task, *beside], return_when=asyncio.FIRST_COMPLETED)
@@ -294,7 +306,7 @@ async def _first(wanted: Any, *beside: asyncio.Task[None]) -> None:
 
 
 def _a_socket(port: int | None) -> socket:
-    """The port that was asked for; else the usual one, or when somebody has it already, any other."""
+    """The requested port; else the default one, or any free one if that is in use."""
     if port is not None:
         return bound(HOST, port)
     try:
@@ -304,7 +316,7 @@ def _a_socket(port: int | None) -> socket:
 
 
 def _has_browser() -> bool:
-    """Where there is a screen and a person; never a browser inside the terminal."""
+    """Whether there is a screen; a browser inside the terminal is never opened."""
     if not sys.stdout.isatty() or os.environ.get("CI"):
         return False
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,6 +1,6 @@
-"""What the consumers of both groups have in common: how one is started, and what it writes down about itself.
+"""Shared by the consumers of both groups: how one is started, and the accounts that it keeps.
 
-What it writes down is for the operator's counters and for measuring; nothing that residents see depends on it.
+The accounts are for the operator's counters and for measurements; nothing that residents see depends on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from evenflow import Corrupt, Misconfigured, PartitionHalted, Processor, Retry
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from evenflow.signals import DeadLettered, Fenced, PartitionStopped
 from examples.home_security.accounts import ConsumerAccount
 from examples.home_security.blobs import open_blobs
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from examples.home_security.places import Pace
 
 STEP_MS = 10
-"""How finely delays are told apart."""
+"""The resolution of delays."""
 DELAYS = ".delays"
 
 
@@ -74,7 +74,7 @@ def percentile_s(counts: Counter[int], share: float) -> float:
 
 
 class Consumer:
-    """One instance of a group: its processor, its blobs and its books, which are closed when its block ends."""
+    """One instance of a group: its processor, its blobs and its account, which is closed when the block ends."""
 
     def __init__(self, place: Place, group: str, name: str, checkpoint: Every | Manual) -> None:
         scene = place.scene()
@@ -91,7 +91,7 @@ class Consumer:
             instance_id=name,
             checkpoint=checkpoint,
             balance="load",
-            # What is no report is the event's own fault. All else is not, and passes, or stops the partition.
+            # An invalid report is never retried. Any other error is temporary, or stops the partition.
             retry=Retry(attempts=None, never_retry=NotUnderstood),
             dead_letter=f"jsonl:{place.dead_letters}",
         )
@@ -117,7 +117,7 @@ class Consumer:
         elif isinstance(signal, Fenced):
             self.account.ended(signal.partition, signal.epoch, "fenced")
         elif isinstance(signal, DeadLettered) and signal.position.sequence is not None:
-            # It is kept, with what is wrong with it: it was dealt with, and is not lost.
+            # A dead letter counts as handled: it is kept with its error, and not lost.
             first = signal.position.sequence
             filed = range(first, first + signal.dead_letters)
             self.account.handled(signal.partition, self._epochs[signal.partition], filed)
@@ -125,7 +125,7 @@ class Consumer:
 
 @contextmanager
 def no_events_fault() -> Iterator[None]:
-    """A blob that cannot be read makes no event poison: its partition stops, until somebody has mended the blob."""
+    """A damaged blob makes no event poison: its partition stops until an operator restores or removes the blob."""
     try:
         yield
     except (Corrupt, Misconfigured) as error:
@@ -133,8 +133,8 @@ def no_events_fault() -> Iterator[None]:
 
 
 def run_consumer(make: Callable[[Place, str], Consumer]) -> None:
-    """A process of its own: FOLDER NAME on the command line. It ends with whoever started it."""
+    """The main function of a consumer process, with FOLDER NAME on the command line. It ends with its parent."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    leash.obey()
+    parent_watch.stop_with_parent()
     with make(Place(Path(sys.argv[1])), sys.argv[2]) as consumer:
         consumer.processor.run()

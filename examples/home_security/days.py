@@ -2,7 +2,7 @@
 
 Each home has its own habits (when they get up, leave, come back and go to bed, whether they set the alarm) and its own
 second of the minute in which all its sensors report. What happens in one minute of one home follows from the town's
-seed, the home and the minute alone, so what was sent can be told again later, for any home, without having kept it.
+seed, the home and the minute alone, so all reports can be generated again later, for any home, without being stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DAY_MINUTES = 1_440
 BREAK_IN_MINUTES = 4
 AIRING_MINUTES = 25
-"""So long a window that somebody opens stays open."""
+"""How long a window stays open."""
 _MASK = (1 << 64) - 1
 _MOTION, _DOOR, _WINDOW, _GLASS, _CO = range(len(SENSORS))
 
@@ -30,14 +30,14 @@ class Habits(NamedTuple):
 
     up: int
     leaves: int
-    """Nobody is at home from then on; `back` when they stay."""
+    """The home is empty from then on; the same as `back` if they stay."""
     back: int
     to_bed: int
     sets_alarm: bool
     """When they leave. (At night, half of those.)"""
     sets_at_night: bool
     incident: int
-    """When it is broken into, somebody forgets to switch the alarm off, or a heater fails; -1: it is not."""
+    """When there is a break-in, the residents forget to switch the alarm off, or a heater fails; -1: never."""
     forgets: bool
 
 
@@ -105,7 +105,7 @@ def detector(town: Town, home: int, minute: int) -> bool:
 
 
 def _chance(town: Town, home: int, minute: int) -> int:
-    """What is left to it in this minute; the lowest bit tells of windows, which stay as they are for a while."""
+    """What is left to it in this minute; the lowest bit is for windows, which stay as they are for a while."""
     aired = mixed(town.seed, home, minute // AIRING_MINUTES, 5) % 6 == 0
     return mixed(town.seed, home, minute) << 1 | aired
 

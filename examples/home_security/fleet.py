@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -82,20 +82,20 @@ class Fleet:
     def stop(self, consumer: ConsumerProcess) -> None:
         """SIGTERM: it drains, commits, hands over and ends."""
         consumer.asked = consumer.asked or "stop"
-        leash.send(consumer.process, signal.SIGTERM)
-        leash.send(consumer.process, signal.SIGCONT)
+        parent_watch.send(consumer.process, signal.SIGTERM)
+        parent_watch.send(consumer.process, signal.SIGCONT)
 
     def kill(self, consumer: ConsumerProcess) -> None:
         """SIGKILL: as if its machine had died."""
         consumer.asked = "kill"
-        leash.send(consumer.process, signal.SIGKILL)
+        parent_watch.send(consumer.process, signal.SIGKILL)
 
     def stall(self, consumer: ConsumerProcess) -> None:
         """SIGSTOP: it is there, and does nothing, and does not know."""
-        leash.send(consumer.process, signal.SIGSTOP)
+        parent_watch.send(consumer.process, signal.SIGSTOP)
 
     def wake(self, consumer: ConsumerProcess) -> None:
-        leash.send(consumer.process, signal.SIGCONT)
+        parent_watch.send(consumer.process, signal.SIGCONT)
 
     async def end(self, within_s: float = STOP_S) -> None:
         """SIGTERM to all of them; SIGKILL to those that still run after `within_s`."""
@@ -114,7 +114,7 @@ class Fleet:
 
 
 async def start(module: str, *arguments: str, log: Path) -> Process:
-    """A process of one's own program, on a leash: see `evenflow.cli.leash`."""
+    """A process of one's own program, on a leash: see `evenflow.cli.parent_watch`."""
     with log.open("ab") as file:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -134,13 +134,13 @@ async def end(processes: Sequence[Process], within_s: float) -> None:
     waits = [asyncio.create_task(process.wait()) for process in processes]
     try:
         for process in processes:
-            leash.send(process, signal.SIGTERM)
+            parent_watch.send(process, signal.SIGTERM)
             # One that is stalled would not hear it.
-            leash.send(process, signal.SIGCONT)
+            parent_watch.send(process, signal.SIGCONT)
         if waits:
             await asyncio.wait(waits, timeout=within_s)
     finally:
         for process in processes:
-            leash.send(process, signal.SIGKILL)
+            parent_watch.send(process, signal.SIGKILL)
         if waits:
             await asyncio.wait(waits)

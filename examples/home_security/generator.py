@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from evenflow import Hub, Transient
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from evenflow.embedded.hub.keys import partition_of
 from evenflow.model import Event
 from examples.home_security.days import DAY_MINUTES, Habits, detector, habits, minute_of, phase_ms, templates
@@ -152,12 +152,12 @@ class Generator:
                 await self._hub.send(events, partition=partition)
                 return
             except Transient as error:
-                # A partition takes all of a send or nothing: it was nothing.
-                _tell(f"partition {partition}: {error} Trying again.")
+                # A send to a partition is atomic, so none of these events is stored.
+                _print(f"partition {partition}: {error} Retrying.")
                 await asyncio.sleep(TICK_S)
 
     async def _save(self) -> None:
-        """Nothing more is sent before it is written down what was: on a full disk, somebody has to make room."""
+        """Save the account before anything more is sent. On a full disk, this waits until space is freed."""
         fresh, said = self._place.account.with_suffix(".fresh"), msgspec.json.encode(self.account)
         while True:
             try:
@@ -165,12 +165,12 @@ class Generator:
                 os.replace(fresh, self._place.account)
                 return
             except OSError as error:
-                _tell(f"{error}. Trying again.")
+                _print(f"{error}. Retrying.")
                 await asyncio.sleep(TICK_S)
 
 
-def _tell(line: str) -> None:
-    # The log may be on the disk that is full.
+def _print(line: str) -> None:
+    # The log may be on the full disk, too.
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
@@ -184,5 +184,5 @@ async def generate(place: Place) -> None:
 
 
 if __name__ == "__main__":
-    leash.obey()
+    parent_watch.stop_with_parent()
     asyncio.run(generate(Place(Path(sys.argv[1]))))

@@ -1,7 +1,7 @@
-"""A partition's past, read from the hub again: what was counted once can be counted anew while the hub still has it.
+"""Reads a partition's past events from the hub: events can be counted again while the hub still has them.
 
 The state of a partition follows from its events (tallying.py), so a blob that is damaged, removed, or older than the
-checkpoint is mended by counting again. What the hub no longer has is told, never made up.
+checkpoint is restored by counting again. Events that the hub no longer has are reported as lost, never made up.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HubHistory:
                         return
                     begin = found.events[-1].sequence or 0
                     yield [event for event in found.events if (event.sequence or 0) <= upto]
-                    # Whoever counts them needs the processor's loop for a while: heartbeats go first.
+                    # Counting occupies the event loop for a while: let heartbeats run first.
                     await asyncio.sleep(0)
             finally:
                 await reader.aclose()
@@ -57,7 +57,7 @@ class HubHistory:
 
 
 async def oldest_of(hub: Path, partition: str) -> int:
-    """The sequence of the oldest event that is still there."""
+    """The sequence of the oldest event that the hub still has."""
     source = HubSource(hub)
     try:
         return ((await source.resolve(partition, "earliest")).sequence or 0) + 1
@@ -66,9 +66,9 @@ async def oldest_of(hub: Path, partition: str) -> int:
 
 
 async def recount(history: History, tally: Tally, upto: int) -> int:
-    """Count on from where the tally stands, up to this event; from which minute on it has all reports.
+    """Continue the tally up to this event. Returns the minute from which on it has all reports, 0 if none is missing.
 
-    That is 0 when nothing lacks. What is no report is passed over: it is in the dead letters since it came first.
+    Invalid reports are skipped: they became dead letters the first time.
     """
     wanted, whole = tally.upto + 1, FOREVER
     async for events in history.between(tally.partition, tally.upto, upto):
@@ -90,7 +90,7 @@ def _count(tally: Tally, events: Sequence[Event]) -> None:
 
 
 def _first_whole_minute(events: Sequence[Event]) -> int:
-    """The one that the first of them was made in may have begun before."""
+    """The minute after the first report: reports of its own minute may be missing."""
     for event in events:
         try:
             return reports_of([event.body])[0].at // MINUTE_MS + 1

@@ -3,17 +3,17 @@
 The argument, in short (README.md has it at length):
 
 1.  What a recent part says follows from its partition's events up to `upto` (tallying.py).
-2.  A checkpoint is made only after a recent part that covers it was written. So whoever takes a partition over finds a
-    recent part with `upto` at or after the checkpoint it starts from, goes on from that, and passes over what comes
-    again up to there: nothing is lost, nothing is counted twice.
-3.  A new owner's first write puts its epoch into the recent part, on the condition that nobody has changed it since it
-    was loaded. From then on an older owner's write is refused, whenever it arrives. What an older owner wrote before
-    that, the new one has loaded.
+2.  A checkpoint is made only after a recent part that covers it was written. So the next owner of a partition finds a
+    recent part with `upto` at or after the checkpoint it starts from, continues there, and skips events that it gets
+    again up to `upto`: nothing is lost, nothing is counted twice.
+3.  A new owner's first write puts its epoch into the recent part, on the condition that it has not changed since it
+    was loaded. From then on an older owner's write is rejected, whenever it arrives. The new owner has loaded what an
+    older owner wrote before that.
 4.  A recent part that is damaged, removed, or behind the checkpoint is no loss while its owner has it in memory, or the
-    hub still has its events: it is written, or counted, again. So is a day. What cannot be had again is said to be
-    lost: by the day, where it is a day's; for a recent part, the partition stops until somebody decides.
-5.  Minutes move into a bucket's day only when they are final, before they leave the recent part, and the day tells up
-    to which minute it has them: a move into the day that is repeated, by whomever, changes nothing.
+    hub still has its events: it is written, or counted, again. So is a day. What cannot be restored is reported as
+    lost: in the day if it belongs to a day; for a recent part, the partition stops until an operator decides.
+5.  Minutes move into a bucket's day only when they are final, before they leave the recent part, and the day says up
+    to which minute it has them. So repeating a move into the day changes nothing, whichever instance does it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Keeper:
         return self.tally.upto > self._written_upto
 
     async def start(self, after: int = -1) -> None:
-        """Load what there is, and make it this owner's own, which goes on after this sequence.
+        """Load the recent part and fence older owners; this owner continues after this sequence.
 
-        PartitionHalted when the recent part lacks something up to there, and nobody has it any more.
+        PartitionHalted if the recent part lacks events up to there that the hub no longer has.
         """
         while True:
             await self._load()
@@ -87,14 +87,14 @@ class Keeper:
             try:
                 return await self._put()
             except Conflict:
-                # An older owner was in the middle of a write. It has no second one: what is there now is its last.
+                # An older owner was in the middle of a write. It was its last one, so the next load has all.
                 continue
 
     def add(self, events: Sequence[Event]) -> list[int]:
         return self.tally.add(events)
 
     async def write(self) -> None:
-        """All that was counted is in blobs when this returns. LeaseLost when there is a newer owner."""
+        """Write all counts to blobs. LeaseLost if there is a newer owner."""
         await self._fold()
         try:
             await self._put()
@@ -117,25 +117,26 @@ class Keeper:
             for number in recent.homes:
                 recent.home(number)
         except Corrupt as error:
-            log.warning("%s It is made anew.", error)
+            log.warning("%s Creating it again.", error)
             return None
         return recent
 
     async def _count_again(self, after: int) -> None:
-        """What the recent part lacks up to the checkpoint; minutes that no day has must all be among it."""
+        """Count the events that the recent part lacks up to the checkpoint. They must include all minutes that no day
+        has."""
         had, whole = self.tally.upto, await self._recounted(self.tally, after)
         days = {bucket: (await self._day(bucket))[0] for bucket in self.tally.buckets} if whole else {}
         if whole == FOREVER or any(day is None or day.until < whole for day in days.values()):
             raise PartitionHalted(
                 f"The blob {self._name} is damaged, removed or too old: it has events up to {had}, the checkpoint is at"
-                f" {after}, and the hub no longer has all in between. Put a copy back; or let go of what is lost:"
-                f" python -m examples.home_security.let_go FOLDER {self.tally.partition}"
+                f" {after}, and the hub no longer has all in between. Put a copy back; or accept the loss:"
+                f" python -m examples.home_security.accept_loss FOLDER {self.tally.partition}"
             )
         self.tally.until |= {bucket: day.until for bucket, day in days.items() if day is not None}
         log.warning("%s lacked events %d to %d: counted again from the hub.", self._name, had + 1, after)
 
     async def _recounted(self, tally: Tally, upto: int) -> int:
-        """From which minute on a tally that was counted on has all reports."""
+        """Continue a tally; returns the minute from which on it has all reports."""
         return await recount(self._history, tally, upto) if self._history is not None else FOREVER
 
     async def _put(self) -> None:
@@ -145,13 +146,13 @@ class Keeper:
         self._written_upto = upto
 
     async def _settle(self) -> None:
-        """Somebody else has written; or our own put got there although it seemed not to, and was tried again."""
+        """After a conflict: another owner has written, or our own put succeeded without a response and was retried."""
         found = await self._blobs.get(self._name)
         if found is None:
             log.warning("The blob %s was removed while it was in use: written again.", self._name)
         elif (recent := self._readable(found)) is not None:
             self._check(recent)
-        # Nobody can tell whose a damaged or missing one was: if there is a newer owner, it overwrites this one in turn.
+        # The owner of a damaged or missing blob is unknown. If there is a newer owner, it overwrites this blob in turn.
         self._version = found.version if found is not None else None
         await self._put()
 
@@ -164,7 +165,7 @@ class Keeper:
         for first in range(0, len(due), FOLDS_AT_ONCE):
             some = due[first : first + FOLDS_AT_ONCE]
             if not all(await asyncio.gather(*[self._fold_bucket(bucket) for bucket in some])):
-                await self._mend_days()
+                await self._restore_days()
 
     def _is_due(self, bucket: int) -> bool:
         """Each bucket at its own time, so that they do not all come at once."""
@@ -206,8 +207,8 @@ class Keeper:
             return unpack(found.data, Day, day_name(partition, bucket)), found.version
         return None, found.version
 
-    async def _mend_days(self) -> None:
-        """All that lack something, at once: as far as the hub has their events, they are counted again."""
+    async def _restore_days(self) -> None:
+        """Restore all incomplete days at once, as far as the hub still has their events."""
         lost = [bucket for bucket in self.tally.buckets if not await self._is_whole(bucket)]
         tally = Tally(self.tally.partition)
         whole = await self._recounted(tally, self.tally.upto)
@@ -229,10 +230,10 @@ class Keeper:
         name = day_name(self.tally.partition, bucket)
         found = await self._blobs.get(name)
         if day.since:
-            with suppress(Conflict):  # what was set aside before is the older one, and has more to tell
+            with suppress(Conflict):  # a blob that was set aside before is older, and has more
                 await self._blobs.put(lost_name(name), found.data if found is not None else b"", None)
         log.warning(
-            "The blob %s was damaged or removed, and is made anew%s.", name, " as far as can be" * (day.since > 0)
+            "The blob %s was damaged or removed: restoring it%s.", name, " as far as possible" * (day.since > 0)
         )
         with suppress(Conflict):  # another owner was faster
             await self._blobs.put(name, pack(day), found.version if found is not None else None)

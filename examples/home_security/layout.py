@@ -11,9 +11,9 @@
 A home's page is three reads: its partition's recent part, its bucket's day, its bucket's alerts. A minute of 100,000
 homes is 16 recent parts, which are there already, and not one new blob.
 
-A minute of a home is counted in one place only: in the day up to (and without) the minute `until`, which the day
-itself tells, and in the recent part from there on. So a recent part may hold minutes that the day has as well; whoever
-reads both takes no minute before `until` from it.
+A minute of a home is counted in one place only: in the day up to (and without) the minute `until`, which is in the day,
+and in the recent part from there on. So a recent part may hold minutes that the day has as well; a reader of both takes
+no minute before `until` from it.
 
 Blobs are MessagePack (`msgspec`), with records as arrays: a field is only ever added at the end.
 """
@@ -53,7 +53,7 @@ class Span(Struct, frozen=True, array_like=True, gc=False):
     reports: tuple[int, ...]
     """How many reports each sensor sent in each of these minutes, in the order of SENSORS."""
     active: tuple[int, ...]
-    """How many of them told that there is something: motion, an open door, ..."""
+    """How many of them reported activity: motion, an open door, ..."""
     states: int
     """A bit for each sensor, the first one the lowest: what it said last in the minute, 1 for active."""
     armed: int
@@ -204,7 +204,7 @@ def unpack(data: bytes, kind: type[T], name: str) -> T:
     try:
         record: T = decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise Corrupt(f"The blob {name} is damaged, or somebody else's: {error}.") from error
+        raise Corrupt(f"The blob {name} is damaged, or not written by this program: {error}.") from error
     if record.layout != LAYOUT:
         raise Misconfigured(f"The blob {name} has layout {record.layout}, and this program knows {LAYOUT}: upgrade it.")
     return record

@@ -1,4 +1,4 @@
-"""Both pages on one port: residents at the root, the operator's console beside them, with this demo's own buttons."""
+"""Both pages on one port: the residents' page at the root, and the operator console with the buttons of this demo."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONSOLE = "/console"
 
 
 class Pages:
-    """An ASGI application. It changes things only for those who have the token."""
+    """An ASGI application. Actions require the token."""
 
     def __init__(self, session: Session, clock: Clock, token: str) -> None:
         self._session = session
@@ -55,7 +55,7 @@ class Pages:
             access=ConsoleAccess(token=token, allow_actions=True, hosts=LOOPBACK_NAMES),
             actions=self._offers(),
             figures=self._figures,
-            unseen_every_s=2.0,  # its store is a file: looks cost nothing, and the past is there for who opens the page
+            unseen_every_s=2.0,  # its store is a file, so reads are free, and a page shows the past at once
         )
         routes = [Mount(CONSOLE, self._console), Mount("/", residents(session.blobs))]
         self._app = Starlette(routes=routes, lifespan=self._lifespan)
@@ -95,7 +95,7 @@ class Pages:
                 name="break-in",
                 label="Break into a home",
                 run=self._break_in,
-                hint="Some home whose people are away: its door opens, and somebody moves.",
+                hint="At a home with an armed alarm: its door opens, and its motion sensor reports.",
                 confirm=False,
             ),
             CustomAction(
@@ -103,7 +103,7 @@ class Pages:
                 label="Kill -9",
                 about="instance",
                 run=self._to_consumer(self._session.kill),
-                hint="As if its machine had died: no goodbye, no last checkpoint.",
+                hint="As if its machine had crashed: no handover, no final checkpoint.",
                 danger=True,
                 subjects=self._running,
             ),
@@ -112,7 +112,7 @@ class Pages:
                 label="Stall",
                 about="instance",
                 run=self._to_consumer(self._session.stall),
-                hint="SIGSTOP: it is there, does nothing, and does not know. It goes on after a while.",
+                hint="SIGSTOP: the process exists but does nothing. It continues after a while.",
                 danger=True,
                 subjects=self._running,
             ),
@@ -124,20 +124,20 @@ class Pages:
 
     async def _add(self, asked: ActionCall) -> str:
         consumer = await self._session.fleets[asked.group.name].add()
-        return f"{consumer.name} was started. It gets its share with its first heartbeats."
+        return f"{consumer.name} was started. It gets its share within a few heartbeats."
 
     async def _add_detectors(self, asked: ActionCall) -> str:
         return self._session.add_detectors()
 
     async def _break_in(self, asked: ActionCall) -> ActionResult:
         home = await self._session.break_in()
-        return ActionResult(text=f"Somebody has broken into home {home}.", link=f"/homes/{home}")
+        return ActionResult(text=f"Break-in at home {home}.", link=f"/homes/{home}")
 
     def _to_consumer(self, act: Callable[[str, ConsumerProcess], str]) -> Callable[[ActionCall], Awaitable[str]]:
         async def run(asked: ActionCall) -> str:
             consumer = self._session.consumer(asked.group.name, asked.subject)
             if consumer is None:
-                raise Misconfigured(f"{asked.subject} is not running here any more.")
+                raise Misconfigured(f"{asked.subject} is no longer running.")
             return act(asked.group.name, consumer)
 
         return run
@@ -165,20 +165,16 @@ class Pages:
             ),
             CustomFigure(label="handled again", value=tally.again, note="after a crash or a stall; still counted once"),
             *(
-                [CustomFigure(label="again, by a seek", value=tally.sought, note="requested by an operator")]
+                [CustomFigure(label="duplicates (seek)", value=tally.sought, note="requested by an operator")]
                 if tally.sought
                 else []
             ),
-            *(
-                [CustomFigure(label="passed over", value=tally.passed_over, note="by a seek")]
-                if tally.passed_over
-                else []
-            ),
+            *([CustomFigure(label="skipped", value=tally.passed_over, note="by a seek")] if tally.passed_over else []),
         ]
 
 
 def _hints(place: Place) -> Hints:
-    """The commands that the console tells work in any terminal, as long as the demo runs."""
+    """Flags for the commands that the console suggests; they work in any terminal while the demo runs."""
     where = {"store": f"sqlite:{place.leases}", "source": f"hub:{place.hub}"}
     return Hints(
         flags=" ".join(f"--{name} {quote(url)}" for name, url in where.items()),

@@ -1,4 +1,4 @@
-"""What is where in a demo's folder, and how the homes' time goes by."""
+"""The paths in a demo's folder, and the homes' clock."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ AGGREGATE, ALERTS = "aggregate", "alerts"
 """The two groups."""
 GROUPS = (AGGREGATE, ALERTS)
 PARTITIONS = 16
-ROOM_BYTES = 4 << 20
+FREE_BYTES = 4 << 20
 
 
 def machine_ms() -> float:
-    """The clock that all processes of this machine share. Nobody sets it, and it stands still while a laptop sleeps:
-    homes have no hours to make up for then."""
+    """The monotonic clock, which all processes of this machine share. It stops while a laptop sleeps, so that homes do
+    not have to catch up."""
     return time.monotonic() * 1000
 
 
@@ -93,12 +93,12 @@ class Place:
 
     @property
     def is_full(self) -> bool:
-        """There is no room on its disk: nothing goes on before there is."""
-        return shutil.disk_usage(self.folder).free < ROOM_BYTES
+        """Whether its disk is full: nothing continues before space is freed."""
+        return shutil.disk_usage(self.folder).free < FREE_BYTES
 
     @property
     def has_run(self) -> bool:
-        """There are processes, or were, whose logs somebody may want to read."""
+        """Whether processes have run, so that their logs may be of interest."""
         return self.generator_log.exists()
 
     def group(self, name: str) -> Path:
@@ -113,7 +113,7 @@ class Place:
 
     @property
     def injected(self) -> Path:
-        """Reports that somebody sent beside the generator's."""
+        """Reports that were injected in addition to the generator's."""
         return self.folder / "injected.jsonl"
 
     def save(self, scene: Scene) -> None:

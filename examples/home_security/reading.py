@@ -50,11 +50,11 @@ class SensorView(Struct, frozen=True, kw_only=True):
     """In the sensor's own word: still or moving, closed or open, whole or broken, clear or high."""
     is_active: bool
     since_ms: int
-    """The beginning of the minute in which it became so, as far as the last 24 hours tell."""
+    """The beginning of the minute in which it became so, as far as the last 24 hours show."""
 
 
 class HomeView(Struct, frozen=True, kw_only=True):
-    """A home as the blobs tell it. Times are the homes' own, in milliseconds since 1970."""
+    """A home, read from the blobs. Times are the homes' own, in milliseconds since 1970."""
 
     home: int
     partition: str

@@ -1,7 +1,6 @@
-"""What a sensor says: the words, one report, and how it becomes an event and comes back.
+"""The reports of sensors: their values, and how a report is encoded as an event and decoded.
 
-Nothing is decided here about homes or time. A report carries whether the home's alarm was set, so that whoever reads
-it needs no memory of earlier ones to know what it means.
+A report says whether the home's alarm was set, so that a reader needs no earlier report to know what it means.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 
 Sensor: TypeAlias = Literal["motion", "door", "window", "glass", "co"]
 Armed: TypeAlias = Literal["off", "night", "away"]
-"""How the alarm is set. night: people sleep at home; away: nobody is at home."""
+"""How the alarm is set. night: residents sleep at home; away: the home is empty."""
 
 SENSORS: tuple[Sensor, ...] = ("motion", "door", "window", "glass", "co")
 """Everywhere in this order: in counts, in bits, on the page."""
 ARMED: tuple[Armed, ...] = ("off", "night", "away")
 QUIET = ("still", "closed", "closed", "whole", "clear")
-"""What each sensor says when there is nothing to tell."""
+"""The state of each sensor without activity."""
 ACTIVE = ("moving", "open", "open", "broken", "high")
 """And when there is."""
 

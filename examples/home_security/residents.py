@@ -2,7 +2,7 @@
 
 uvicorn --factory examples.home_security.residents:from_environment      (HOME_SECURITY_BLOBS names the blobs)
 
-A page asks for its home again every second. It gets the same answer as 304 and no body; and every answer tells up to
+A page asks for its home again every second. It gets the same answer as 304 and no body; and every answer says up to
 when it is complete, so that a page can say when nothing new comes. What is not there yet is no error but an answer as
 well: `waiting`, a sentence, after which a page asks on. A home that will never be is a 404, after which it need not.
 """
@@ -53,7 +53,7 @@ class Address(Struct, frozen=True):
 
 
 class Residents:
-    """Whoever opened the blobs closes them."""
+    """The residents' page. The caller closes the blobs."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -67,7 +67,7 @@ class Residents:
         return Response((PAGE / "index.html").read_bytes(), 404, headers=HEADERS, media_type="text/html")
 
     async def nothing(self, request: Request) -> Response:
-        return told(404, "There is no such thing here.")
+        return failure(404, "There is no such thing here.")
 
     async def about(self, request: Request) -> Response:
         about = await self._known()
@@ -87,7 +87,7 @@ class Residents:
         if about is None:
             return waiting(NOTHING_YET)
         if home >= about.homes:
-            return told(404, f"There is no home {home}: they are numbered from 0 to {about.homes - 1}.")
+            return failure(404, f"There is no home {home}: they are numbered from 0 to {about.homes - 1}.")
         view = await read_home(self._blobs, about, home)
         if view is None:
             return waiting(NOT_REPORTED)
@@ -145,7 +145,7 @@ def _guarded(call: Callable[[Request], Awaitable[Response]]) -> Callable[[Reques
         try:
             return await call(request)
         except EvenflowError as error:
-            return told(503 if isinstance(error, Transient) else 500, str(error))
+            return failure(503 if isinstance(error, Transient) else 500, str(error))
 
     return guarded
 
@@ -154,7 +154,7 @@ def waiting(sentence: str) -> Response:
     return answer({"waiting": sentence})
 
 
-def told(status: int, sentence: str) -> Response:
+def failure(status: int, sentence: str) -> Response:
     return answer({"error": sentence}, status)
 
 

@@ -1,4 +1,4 @@
-"""One demo from beginning to end: makes the hub, runs the processes, counts what happens, and proves it in the end."""
+"""One demo from start to end: creates the hub, runs the processes, counts events, and verifies the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from evenflow.ports import Clock
 
 BEGIN_S = 5.0
-"""After so long the homes begin to report: everybody is there by then."""
+"""The homes begin to report after this time, when all consumers have joined."""
 STALL_S = 20.0
 """A stalled consumer is woken after this: longer than its time-to-live, so that it has lost everything."""
 LOOK_S = 1.0
@@ -48,8 +48,8 @@ LIST_LOOKS = 5
 DRAIN_S = 60.0
 """How long the last events may take: a takeover takes ten seconds."""
 STUCK_S = 8.0
-"""How long somebody has to do something about events that nobody would handle."""
-TELL_S = 2.0
+"""How long an operator has to fix the cause of events that no instance would handle."""
+REPORT_S = 2.0
 STOP_S = 40.0
 RETENTION_S = 600.0
 RETENTION_BYTES = 2 << 30
@@ -57,7 +57,7 @@ MOVES = 500
 
 
 def silently(_: str) -> None:
-    """Nobody listens."""
+    """Drops the line."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -65,9 +65,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     speed: float = 1.0
     seed: int = 0
     begin_s: float | None = None
-    """What the homes' clocks say at the beginning, in seconds since 1970; None: the true time."""
+    """The homes' clock at the start, in seconds since 1970; None: the true time."""
     consumers: int = 3
-    """Of each group, to begin with."""
+    """Number of consumers of each group at the start."""
     write_s: float = 2.0
     """How often recent parts are rewritten."""
     blobs: str | None = None
@@ -107,7 +107,7 @@ class Session:
         self.account: Account | None = None
         self.sent_per_s = 0.0
         self.lost_blobs: list[str] = []
-        """Days of which something is lost for ever: a blob was damaged or removed, and the hub's events are gone."""
+        """Days with permanent loss: a blob was damaged or removed, and the hub no longer has its events."""
         self._looks = 0
         self._wakes: set[asyncio.Task[None]] = set()
         self._waiting: Mapping[str, Waiting] = {}
@@ -127,7 +127,7 @@ class Session:
 
     @property
     def generator_ended(self) -> str:
-        """How."""
+        """How the generator ended."""
         return ended_how(self._generator.returncode) if self._generator is not None else "it never began"
 
     @property
@@ -157,7 +157,7 @@ class Session:
             await self.blobs.put(ABOUT, pack(self._about), None)
         except Conflict as error:
             raise Misconfigured(
-                f"There are aggregates of another hub at {self.where.partition('?')[0]}: name an empty place."
+                f"{self.where.partition('?')[0]} has aggregates of another hub; name an empty location."
             ) from error
 
     @property
@@ -170,23 +170,23 @@ class Session:
 
     def kill(self, group: str, consumer: ConsumerProcess) -> str:
         self.fleets[group].kill(consumer)
-        return f"{consumer.name} was killed (SIGKILL). Others take its partitions over within ten seconds."
+        return f"{consumer.name} was killed (SIGKILL). Other instances take over its partitions within ten seconds."
 
     def stall(self, group: str, consumer: ConsumerProcess) -> str:
         self.fleets[group].stall(consumer)
         task = asyncio.create_task(self._wake(group, consumer))
         self._wakes.add(task)
         task.add_done_callback(self._wakes.discard)
-        return f"{consumer.name} is stalled (SIGSTOP), and goes on after {STALL_S:g} s."
+        return f"{consumer.name} is stalled (SIGSTOP), and continues after {STALL_S:g} s."
 
     def add_detectors(self) -> str:
         if self.place.detectors.exists():
-            return "Every home has a carbon-monoxide detector already."
+            return "Every home already has a carbon-monoxide detector."
         self.place.detectors.touch()
         return "Every home has a carbon-monoxide detector from now on: a quarter more events."
 
     async def break_in(self) -> int:
-        """Into some home whose people are away; which one."""
+        """Inject a break-in at a random home, with its alarm set; returns the home."""
         home = secrets.randbelow(self.homes)
         await inject(self.place, home, [("door", "open"), ("motion", "moving")], "away")
         return home
@@ -230,7 +230,7 @@ class Session:
             self.counts[group] = Counts(tally=books.tally(reached), lag=lag)
 
     async def _keep_about(self) -> None:
-        """No owner has this one in memory, to write it again when somebody removes or damages it."""
+        """Restore the blob `about` if it was removed or damaged: no owner does that."""
         found, wanted = await self.blobs.get(ABOUT), pack(self._about)
         if found is None or found.data != wanted:
             with suppress(Conflict):
@@ -246,34 +246,34 @@ class Session:
         }
 
     # --- the end
-    async def drain(self, tell: Callable[[str], None] = silently) -> None:
-        """Let the homes fall silent, and wait until everything is handled and written, though not for ever.
+    async def drain(self, say: Callable[[str], None] = silently) -> None:
+        """Stop the generator, and wait until everything is handled and written, for a limited time.
 
-        What is still awaited is told now and then. Where nobody will handle it, so is what to do about that, and it is
-        not waited for as long.
+        Reports the events that are still waited for. If no instance will handle them, it reports what to do, and waits
+        less long.
         """
         if self._generator is not None:
             await end([self._generator], STOP_S)
-        began_s = told_s = self._clock.now()
+        began_s = said_s = self._clock.now()
         stuck_s: float | None = None
-        told = ""
+        said = ""
         while any(one.events for one in (await self._look_who_waits()).values()):
             now_s = self._clock.now()
             stuck_s = (stuck_s or now_s) if self._is_stuck else None
             if now_s - began_s > DRAIN_S or (stuck_s is not None and now_s - stuck_s > STUCK_S):
                 return
-            line = self._told_waiting()
-            if line != told and (now_s - told_s >= TELL_S or now_s == stuck_s):
-                told_s, told = now_s, line
-                tell(line)
+            line = self._waiting_line()
+            if line != said and (now_s - said_s >= REPORT_S or now_s == stuck_s):
+                said_s, said = now_s, line
+                say(line)
             await self._clock.sleep(LOOK_S / 4)
 
     @property
     def _is_stuck(self) -> bool:
-        """All that waits will not go on by itself."""
+        """Whether none of the waiting events will be handled without an operator."""
         return all(one.cause is not None for one in self._waiting.values() if one.events)
 
-    def _told_waiting(self) -> str:
+    def _waiting_line(self) -> str:
         parts = [
             f"{one.events:,} events wait for {group}"
             + (f": {one.cause.what}. In the console, {one.cause.todo}, and they are handled" if one.cause else "")
@@ -308,9 +308,9 @@ class Session:
             return recent.upto if recent is not None else -1
         return -1
 
-    async def summary(self, tell: Callable[[str], None] = silently) -> Summary:
-        """After the last consumer has ended. The moves of that end itself do not count."""
-        moves = {group: await self._moves(group) for group in GROUPS}
+    async def summary(self, say: Callable[[str], None] = silently) -> Summary:
+        """Stop all consumers and compare. The moves of this stop do not count."""
+        moves = {group: await _moves_by_kind(self.store, await self._group(group)) for group in GROUPS}
         causes = {group: one.cause for group, one in (await self._look_who_waits()).items()}
         await asyncio.gather(*[fleet.end() for fleet in self.fleets.values()])
         if isinstance(self.blobs, Folder):
@@ -323,7 +323,7 @@ class Session:
             books.read()
         account = read_account(self.place) or nothing_sent(self.place.scene().pace)
         delays = {group: read_delays(self.place.group(group)) for group in GROUPS}
-        tell(f"Comparing what {self.homes:,} homes have sent with what is written, minute by minute ...")
+        say(f"Comparing what {self.homes:,} homes have sent with what is written, minute by minute ...")
         return Summary(
             sent=account.sent,
             verdict=await judge(
@@ -333,7 +333,7 @@ class Session:
                 account,
                 unwritten=waiting[AGGREGATE].partitions,
                 unraised=waiting[ALERTS].partitions,
-                tell=self._now_and_then(tell),
+                report=_now_and_then(self._clock, say),
             ),
             tallies={
                 group: books.tally({partition: books.reached(partition) for partition in newest})
@@ -345,18 +345,6 @@ class Session:
             died=tuple(self._died()),
         )
 
-    def _now_and_then(self, tell: Callable[[str], None]) -> Callable[[int], None]:
-        """Tells how many homes are done, from time to time."""
-        told_s = self._clock.now()
-
-        def done(homes: int) -> None:
-            nonlocal told_s
-            if self._clock.now() - told_s >= TELL_S:
-                told_s = self._clock.now()
-                tell(f"{homes:,} homes compared")
-
-        return done
-
     def _died(self) -> list[str]:
         dead = [
             f"{consumer.name}: {fleet.last_words(consumer)}"
@@ -364,7 +352,7 @@ class Session:
             for consumer in fleet.consumers
             if consumer.fate == "died"
         ]
-        # Who is asked before it has begun has no ear for it yet, and ends by the signal itself.
+        # A generator that is stopped before it handles signals ends by SIGTERM itself.
         if self._generator is not None and self._generator.returncode not in (0, -signal.SIGTERM, None):
             dead.append(f"generator: {self.generator_ended}; see generator.log")
         return dead
@@ -383,11 +371,24 @@ class Session:
             if self._source is not None:
                 await self._source.aclose()
 
-    async def _moves(self, group: str) -> Counter[str]:
-        """How many by kind, as far back as the store keeps them."""
-        found = await self.store.moves(await self._group(group), MOVES)
-        return Counter(reason_kind(move.reason) for move in found)
-
     async def _group(self, name: str) -> Group:
         identity = await self.source.identity()
         return Group(identity.namespace, identity.hub, name)
+
+
+def _now_and_then(clock: Clock, say: Callable[[str], None]) -> Callable[[int], None]:
+    """Reports the number of compared homes from time to time."""
+    said_s = clock.now()
+
+    def done(homes: int) -> None:
+        nonlocal said_s
+        if clock.now() - said_s >= REPORT_S:
+            said_s = clock.now()
+            say(f"{homes:,} homes compared")
+
+    return done
+
+
+async def _moves_by_kind(store: SQLiteStore, group: Group) -> Counter[str]:
+    """How many moves of each kind, as far back as the store keeps them."""
+    return Counter(reason_kind(move.reason) for move in await store.moves(group, MOVES))

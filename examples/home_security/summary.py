@@ -1,4 +1,4 @@
-"""What a demo came to, and how that is told."""
+"""The result of a demo, and its summary in text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN_MOST = 5
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What it came to."""
+    """The result of a demo."""
 
     sent: int
     verdict: Verdict
@@ -33,7 +33,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     waiting: Mapping[str, Waiting] = {}
     """For each group, what is stored and not handled."""
     died: tuple[str, ...] = ()
-    """Processes that died by themselves, each with its last words."""
+    """Processes that died unexpectedly, each with the last line of its log."""
 
     @property
     def is_fine(self) -> bool:
@@ -54,10 +54,7 @@ def summary_lines(summary: Summary) -> list[str]:
     verdict = summary.verdict
     lines = [
         f"events sent           {summary.sent:>12,}",
-        *(
-            [f"beside them           {verdict.injected:>12,}   by hand: somebody let something happen"]
-            * bool(verdict.injected)
-        ),
+        *([f"injected              {verdict.injected:>12,}   by hand, in addition"] * bool(verdict.injected)),
         f"aggregated            {verdict.counted:>12,}   {_checked(summary)}",
         f"lost                  {verdict.lost:>12,}",
         f"counted twice         {verdict.twice:>12,}",
@@ -98,7 +95,7 @@ def _checked(summary: Summary) -> str:
 def _waiting_lines(waiting: Waiting | None) -> list[str]:
     if waiting is None or not waiting.events:
         return []
-    cause = waiting.cause.what if waiting.cause is not None else "nobody came to them in time"
+    cause = waiting.cause.what if waiting.cause is not None else "no instance handled them in time"
     return [f"  waiting             {waiting.events:>12,}   {cause}; they are stored, not lost"]
 
 

@@ -139,7 +139,7 @@ class Tally:
         meanings = meanings_of(reports)
         homes, watermark_ms = self._homes, self.watermark_ms
         newcomers = [home_of(key) for key in dict.fromkeys(event.key for event in fresh) if key not in homes]
-        # What cannot be understood has been told by now: from here on, all are counted.
+        # Invalid reports have raised an error by now: from here on, all are counted.
         for number in newcomers:
             self._add(Home(number))
         for event, report, (index, is_active) in zip(fresh, reports, meanings, strict=True):

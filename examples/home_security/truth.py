@@ -54,7 +54,7 @@ EVENTS_MOST = 2_000_000
 
 
 class Injected(Struct, frozen=True):
-    """A report that somebody sent beside the generator's."""
+    """A report that was injected in addition to the generator's."""
 
     home: int
     report: Report
@@ -66,7 +66,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     expected: int
     """Reports that were acknowledged, of these homes."""
     injected: int = 0
-    """So many of them were sent beside the generator's, by somebody who let something happen."""
+    """How many of them were injected in addition to the generator's."""
     counted: int
     """Reports that the aggregates have, of these homes."""
     lost: int
@@ -105,7 +105,7 @@ async def judge(
     *,
     unwritten: Collection[str] = (),
     unraised: Collection[str] = (),
-    tell: Callable[[int], None] = lambda homes: None,
+    report: Callable[[int], None] = lambda homes: None,
 ) -> Verdict:
     """When nothing more is written.
 
@@ -131,7 +131,7 @@ async def judge(
                 total.update(_compared_injected(home, bucket, extra))
             else:
                 total.update(_compared_alerts(home, bucket, _reports(town, account, home, first), since_ms))
-        tell(total["homes"])
+        report(total["homes"])
     counts = {name: total[name] for name in Verdict.__struct_fields__ if name != "damaged"}
     return Verdict(**counts, damaged=tuple(sorted(damaged)))
 
@@ -227,7 +227,7 @@ def _compared(
     counted = _counted(spans, first)
     expected = _expected([report for reports in due.values() for report in reports], first)
     expected.update(_arrived(_expected(extra, first), counted - expected))
-    # Where somebody sent a report of his own, nobody can tell which one was the last of its minute.
+    # With an injected report, the last report of its minute is unknown.
     lasts = {minute: _last(reports) for minute, reports in due.items()} if not extra else {}
     return {
         "homes": 1,
@@ -278,7 +278,7 @@ def _last(reports: Sequence[Report]) -> tuple[int, int]:
 
 
 def _compared_injected(home: int, bucket: _Bucket, extra: Sequence[Report]) -> dict[str, int]:
-    """Each that is alarming belongs to an alert. What else there should be cannot be told: see `_compared`."""
+    """Each that is alarming belongs to an alert. Other alerts cannot be predicted: see `_compared`."""
     alerts = [alert for alert in bucket.alerts.alerts if alert.home == home] if bucket.alerts is not None else []
     events = [Event(b"", key_of(home), None, sequence) for sequence in range(len(extra))]
     missing = [

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """Why nobody handles them, and will not by itself."""
+    """Why no instance handles them, or will."""
 
     what: str
     todo: str
     is_wanted: bool
-    """Somebody asked for it."""
+    """Whether an operator requested it."""
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def cause_of(
     """Why events of all these partitions wait; None when at least one of them should go on by itself."""
     if not any(consumer.fate in ("running", "stopping") for consumer in consumers):
         return Cause(
-            what="nobody runs in this group any more",
+            what="no instance of this group is running",
             todo="add an instance",
             is_wanted=all(consumer.fate != "died" for consumer in consumers),
         )

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from evenflow.cli.app import assembled
 from evenflow.cli.console import TOKEN
-from evenflow.cli.health import place_of
+from evenflow.cli.health_endpoints import place_of
 from evenflow.cli.profiles import FILE, read_profiles
 from evenflow.cli.worker import load
 from evenflow.urls import check_url

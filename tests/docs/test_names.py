@@ -13,7 +13,7 @@ import evenflow
 from evenflow import Processor, changefeed
 from evenflow import signals as signals
 from evenflow.changefeed import ChangeFeedProcessor
-from evenflow.changefeed.processor import NAMES, Options
+from evenflow.changefeed.processor import NAMES, ChangeFeedOptions
 from evenflow.cli.app import assembled
 from evenflow.runtime.hold import StopReason
 from evenflow.testing.simulated import checkers
@@ -109,9 +109,13 @@ def test_every_option_of_a_change_feed_processor_is_in_the_reference_with_its_de
         if isinstance(option.default, int | float):
             assert rows[option.name] == f"`{option.default}`"
     same = {option.name: option.annotation for option in inspect.signature(Processor).parameters.values()}
-    assert [name for name in Options.__annotations__ if f"`{name}`" not in CHANGEFEED or name not in same] == []
+    assert [
+        name for name in ChangeFeedOptions.__annotations__ if f"`{name}`" not in CHANGEFEED or name not in same
+    ] == []
     renamed = {"source", "store", "group", "start", "checkpoint", "concurrency", "heartbeat_s", "ttl_s", *NAMES}
-    assert same.keys() - Options.__annotations__.keys() == renamed, "a new option of a processor needs a place here"
+    assert same.keys() - ChangeFeedOptions.__annotations__.keys() == renamed, (
+        "a new option of a processor needs a place here"
+    )
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow import Every
 from evenflow.changefeed import ChangeFeedProcessor
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from tests.integration.calls import boot_s
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TIMES: dict[str, Any] = {"heartbeat_s": 0.3, "ttl_s": 6.0, "margin_s": 0.5, "ref
 
 def main(monitored: str, leases: str, diary: str, name: str, wishes: str = "{}") -> None:
     logging.basicConfig(level=logging.INFO)
-    leash.obey()
+    parent_watch.stop_with_parent()
     wish: dict[str, Any] = json.loads(wishes)
     lines = os.open(diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     processor = ChangeFeedProcessor(

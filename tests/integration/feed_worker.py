@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from evenflow import Every, Processor
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from tests.integration.calls import boot_s
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def main(source: str, store: str, diary: str) -> None:
     logging.basicConfig(level=logging.INFO)
-    leash.obey()
+    parent_watch.stop_with_parent()
     lines = os.open(diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     times: dict[str, Any] = {"heartbeat_s": 0.3, "ttl_s": 2.0, "margin_s": 0.5, "refresh_s": 0.5}
     processor = Processor(source, store, "alerts", checkpoint=Every(seconds=0.3), start="earliest", **times)

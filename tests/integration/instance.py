@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from evenflow import Every, Hub, Manual, Processor
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 from tests.integration.calls import Diary, boot_s
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def make_processor(orders: Orders) -> Processor:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    leash.obey()
+    parent_watch.stop_with_parent()
     make_processor(msgspec.json.decode(sys.argv[1], type=Orders)).run()
 
 

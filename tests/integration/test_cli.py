@@ -64,7 +64,7 @@ def test_without_its_extra_it_says_what_to_install(tmp_path: Path) -> None:
     without = "import sys; sys.modules['typer'] = None; from evenflow.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == "error: the command line needs two more packages: pip install 'evenflow[cli]'\n"
+    assert done.stderr == "error: typer and rich are not installed; run: pip install 'evenflow[cli]'\n"
 
 
 def test_shells_can_complete_it(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_pause_is_obeyed_told_and_ended(folder: Path) -> None:
             "paused partition 1 of local/homes/alerts\n"
         )
         again = answer("group", "pause", "--partition", "1", "--yes", folder=folder)
-        assert again.startswith("partition 1 of local/homes/alerts was paused already by ")
+        assert again.startswith("partition 1 of local/homes/alerts was already paused by ")
         assert again.endswith(": tests\n")
         wait_for(lambda: owners(folder)[1] is None, "its owner to give it back")
         found = describe(folder)
@@ -151,14 +151,14 @@ def test_who_is_retired_hands_over_and_ends(folder: Path) -> None:
         wait_for(lambda: not Path(f"/proc/{leaver['pid']}").exists(), "its process to end")
         code, _, err = end(run)
     assert code == 0
-    assert "ended" in err  # by itself, and not started again
+    assert "exited normally and is not restarted" in err
     assert re.search(rf"^worker-\d \| \S+Z {first} joined local/homes/alerts", err, re.MULTILINE), "whatever the level"
 
 
 def test_on_a_terminal_it_asks(folder: Path) -> None:
     asyncio.run(leave_records(folder))
     with asked(folder, "group", "pause") as (process, terminal, shown):
-        assert "pauses the whole group of local/homes/alerts. What ada has in hand" in shown
+        assert "This pauses the whole group of local/homes/alerts. Events in progress on ada" in shown
         os.write(terminal, b"y\n")
         assert process.wait(PATIENCE_S) == 0
     assert describe(folder)["paused"] is True

@@ -12,7 +12,7 @@ from azure.cosmos import CosmosClient, PartitionKey
 
 from evenflow import Event, Processor
 from evenflow.cli.profiles import Profile
-from evenflow.cli.which import opened
+from evenflow.cli.selection import opened
 from evenflow.errors import Misconfigured
 from evenflow.sources.cosmos.source import CosmosSource
 from evenflow.testing.cosmos import cosmos

@@ -142,7 +142,7 @@ def test_the_timeline_can_be_read_with_the_keyboard(browser: Browser, quiet_town
         page.locator(".chart").focus()
         page.keyboard.press("ArrowLeft")
         expect(page.locator(".words")).to_contain_text("front door active")
-        expect(page.locator(".words")).to_contain_text("armed, nobody home")
+        expect(page.locator(".words")).to_contain_text("armed, home empty")
         page.keyboard.press("Home")
         expect(page.locator(".words")).to_contain_text("no reports")
         page.get_by_role("button", name="1 hour").click()

@@ -123,7 +123,7 @@ def test_a_worker_that_dies_is_started_again_and_all_end_together(folder: Path) 
         code, out, err = end(workers)
     assert code == 0, err
     assert set(out.split()) == {"hello", "world"}  # again, where the kill came before the checkpoint
-    assert "died (SIGKILL); again in 1 s" in err
+    assert "died (SIGKILL); restarting in 1 s" in err
     assert {line.partition(" | ")[0] for line in err.splitlines()} == {"worker-1", "worker-2", "run"}
     assert all(re.match(r"[\w-]+ \| \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in err.splitlines())
     assert not any(is_running(pid) for pid in last)
@@ -185,10 +185,10 @@ def test_who_does_not_stop_is_killed_at_the_deadline_or_when_asked_twice(
         for _ in range(signals - 1):
             run.send_signal(signal.SIGINT)
             assert run.stderr is not None
-            wait_for(lambda: "stopping the workers" in run.stderr.readline(), "it to have heard")  # type: ignore[union-attr]
+            wait_for(lambda: "stopping workers" in run.stderr.readline(), "it to have heard")  # type: ignore[union-attr]
         code, _, err = end(run, signal.SIGINT)
     assert code == 1
-    assert err.splitlines()[-1].startswith("error: 1 of the workers had to be killed")
+    assert err.splitlines()[-1].startswith("error: 1 worker did not stop in time and had to be killed")
 
 
 def health(port: int, path: str) -> tuple[int, str]:
@@ -209,7 +209,7 @@ def test_a_platform_can_ask_whether_it_is_well(folder: Path) -> None:
         wait_for(lambda: health(port, "/ready") == (200, "ok"), "it to be ready")
         assert len(pids(folder)) == 2
         assert health(port, "/live") == (200, "ok")
-        assert health(port, "/other") == (404, "ask for /live or /ready")
+        assert health(port, "/other") == (404, "use /live or /ready")
         for member in pids(folder):
             os.kill(member, signal.SIGKILL)
         assert wait_for(lambda: health(port, "/ready")[0] == 503, "it to notice")
@@ -219,19 +219,19 @@ def test_a_platform_can_ask_whether_it_is_well(folder: Path) -> None:
 
 
 def test_a_worker_that_was_retired_is_not_waited_for(folder: Path) -> None:
-    """On a port that is free: which one that is is told."""
+    """The port is a free one that the run picks and logs."""
     with started("run", "app:processor", "--workers", "2", "--health", "0", folder=folder) as run:
         assert run.stderr is not None
-        told = run.stderr.readline()
-        port = int(told.rstrip().rpartition(":")[2])
-        assert f"/live and /ready are served at 127.0.0.1:{port}" in told
+        line = run.stderr.readline()
+        port = int(line.rstrip().rpartition(":")[2])
+        assert f"health endpoints /live and /ready at 127.0.0.1:{port}" in line
         wait_for(lambda: health(port, "/ready") == (200, "ok"), "it to be ready")
         retired = min(
             row["id"]
             for row in facts("status", "--store", "sqlite:leases", "--group", "alerts", folder=folder)["members"]
         )
         answer("retire", retired, "--store", "sqlite:leases", "--group", "alerts", "--yes", folder=folder)
-        wait_for(lambda: "ended by itself" in run.stderr.readline(), "it to have ended")  # type: ignore[union-attr]
+        wait_for(lambda: "exited normally" in run.stderr.readline(), "it to have ended")  # type: ignore[union-attr]
         assert (health(port, "/ready"), health(port, "/live")) == ((200, "ok"), (200, "ok"))
         assert len(pids(folder)) == 1
         code, _, _ = end(run)

@@ -146,11 +146,11 @@ def test_a_worker_that_is_retired_is_not_started_again(tmp_path: Path) -> None:
         assert list(pids(folder).values()) == [4]
         code, _, err = end(run)
     assert code == 0, err
-    name = next(line.partition(" | ")[0] for line in err.splitlines() if f"started as process {chosen.pid}" in line)
+    name = next(line.partition(" | ")[0] for line in err.splitlines() if f"started (pid {chosen.pid})" in line)
     lines = [line.partition("Z ")[2] for line in err.splitlines() if line.startswith(name)]  # behind the time
     assert lines[-2:] == [
-        f"{chosen.id} is retiring, as requested by anna: a wrong price",
-        "ended by itself, so it is not started again; to have it back, start it all anew",
+        f"{chosen.id} retires: anna asked it to: a wrong price",
+        "exited normally and is not restarted; restart `evenflow run` to bring it back",
     ]
     joined = f"{chosen.id} joined local/homes/alerts (incarnation {chosen.incarnation})"
     assert any(line.endswith(joined) for line in lines)

@@ -174,7 +174,7 @@ def test_an_emulators_endpoint_need_not_repeat_the_account(ports: dict[str, Any]
         url = "azblob://devstoreaccount1/{container}?endpoint=" + endpoint
         done = evenflow("status", "--store", url.format(**ports), "--json", folder=tmp_path)
         assert (done.stdout, done.returncode) == ('{"groups":[],"foreign":[]}\n', 0), (endpoint, done.stderr)
-        assert "There is no group in this store yet" in done.stderr
+        assert "There are no groups in this store yet" in done.stderr
         assert "evenflow run MODULE:PROCESSOR" in done.stderr, "what to do"
 
 

@@ -339,14 +339,14 @@ def test_the_commands() -> None:
         hand.execute(f"INSERT INTO {scene.table} VALUES (2)".encode())
         shown = said("show")
         assert "all versions; keeps 7" in shown
-        assert "holds readers back" in shown
+        assert "blocks readers" in shown
         hand.commit()
-        assert "older evenflow" not in shown
+        assert "older version" not in shown
         noter = f"{scene.schema}.note_1"
         ((text,),) = hand.execute(f"SELECT pg_get_functiondef('{noter}'::regproc)".encode()).fetchall()
         hand.execute(text.replace(MADE_BY, "-- version 1\n").encode())
         hand.commit()
-    assert "an older evenflow made its trigger" in said("show")
+    assert "the trigger is of an older version of evenflow" in said("show")
     said("watch")
     facts = msgspec.json.decode(said("show", "--json"))
     assert sum(one["changes"] for one in facts["partitions"]) == 2

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenflow import Every, Processor, Retry
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def processor() -> Processor:
 
 def main(arguments: list[str], make: Callable[..., Processor] = make) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    leash.obey()
+    parent_watch.stop_with_parent()
     make(Path(arguments[0]), instance_id=arguments[1]).run()
 
 

@@ -41,7 +41,7 @@ export function sensors(home) {
 
 export function alerts(home) {
   const all = alertsOf(home);
-  if (home.alerts_unknown) return h("p", { class: "lost" }, "Nobody knows: what had them is damaged. New ones will be shown when it is mended.");
+  if (home.alerts_unknown) return h("p", { class: "lost" }, "Unknown: their data is damaged. New alerts will be shown once it is repaired.");
   if (!all.length) return h("p", { class: "empty" }, "None in the last 24 hours.");
   return h("ol", { class: "alerts" }, all.map((alert) =>
     h("li", {},

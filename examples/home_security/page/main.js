@@ -1,4 +1,4 @@
-// Which page it is, and asking again: a home is looked at once a second while somebody can see it.
+// Selects the page, and refreshes it: a home is read once a second while its page is visible.
 
 import { h, show } from "./dom.js";
 import { alerts, headline, sensors, warnings } from "./home.js";
@@ -14,8 +14,8 @@ if (number !== undefined) watch(Number(number));
 else if (location.pathname === "/") start();
 else nowhere();
 
-/** What keeps a page from showing something, in a sentence; `isFinal` when asking again would not help. */
-class Told extends Error {
+/** Why a page cannot show something, in a sentence; `isFinal` if a retry would not help. */
+class PageError extends Error {
   constructor(sentence, isFinal = false) {
     super(sentence);
     this.isFinal = isFinal;
@@ -26,8 +26,8 @@ async function ask(path, headers = {}) {
   const answer = await fetch(path, { headers, signal: AbortSignal.timeout(PATIENCE_MS) });
   if (answer.status === 304) return { answer, facts: null };
   const facts = await answer.json();
-  if (!answer.ok) throw new Told(facts.error ?? `The server answers ${answer.status}.`, answer.status === 404);
-  if (facts.waiting) throw new Told(facts.waiting);
+  if (!answer.ok) throw new PageError(facts.error ?? `The server answered ${answer.status}.`, answer.status === 404);
+  if (facts.waiting) throw new PageError(facts.waiting);
   return { answer, facts };
 }
 
@@ -132,7 +132,7 @@ function watch(home) {
 
 function legend() {
   const entry = (name, text) => h("li", {}, h("span", { class: `swatch ${name}` }), text);
-  return h("ul", { class: "legend soft" }, entry("night", "armed for the night"), entry("away", "armed, nobody home"), entry("gap", "no reports"), h("li", {}, "All times are UTC."));
+  return h("ul", { class: "legend soft" }, entry("night", "armed for the night"), entry("away", "armed, home empty"), entry("gap", "no reports"), h("li", {}, "All times are UTC."));
 }
 
 // --- search

@@ -92,8 +92,8 @@ function summary(home, minutes) {
   return `The last ${minutes / 60} hours. ${counts.join("; ")}.`;
 }
 
-/** Follows the pointer and the arrow keys; tells the minute, or null. */
-export function pointed(place, bounds, tell) {
+/** Follows the pointer and the arrow keys; reports the minute, or null. */
+export function pointed(place, bounds, report) {
   const minuteAt = (event) => {
     const { left, width } = place.getBoundingClientRect();
     const labels = width < 560 ? 74 : 128;
@@ -101,15 +101,15 @@ export function pointed(place, bounds, tell) {
     const share = (event.clientX - left - labels) / (width - labels - RIGHT);
     return share < 0 || share > 1 ? null : Math.min(begin + minutes - 1, Math.floor(begin + share * minutes));
   };
-  place.addEventListener("pointermove", (event) => tell(minuteAt(event)));
-  place.addEventListener("pointerdown", (event) => tell(minuteAt(event)));
-  place.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && tell(null));
+  place.addEventListener("pointermove", (event) => report(minuteAt(event)));
+  place.addEventListener("pointerdown", (event) => report(minuteAt(event)));
+  place.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && report(null));
   place.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -60, PageDown: 60, Home: -Infinity, End: Infinity }[event.key];
     if (steps === undefined) return;
     event.preventDefault();
     const { begin, minutes, at } = bounds();
-    tell(Math.min(begin + minutes - 1, Math.max(begin, (at ?? begin + minutes) + steps)));
+    report(Math.min(begin + minutes - 1, Math.max(begin, (at ?? begin + minutes) + steps)));
   });
 }
 

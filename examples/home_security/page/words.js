@@ -1,12 +1,12 @@
-// The words and pictures of the page. Times are the homes' own clock, which the data tells as if it were UTC.
+// The words and pictures of the page. Times are those of the homes' own clocks, which the data gives as UTC.
 
 export const SENSORS = ["motion", "door", "window", "glass", "co"];
 export const NAMES = { motion: "Motion", door: "Front door", window: "Windows", glass: "Glass", co: "Carbon monoxide" };
 export const ARMED = ["off", "night", "away"];
 export const ALARM = {
-  off: ["Alarm off", "Somebody is at home."],
+  off: ["Alarm off", "Residents are at home."],
   night: ["Armed for the night", "Doors, windows and glass are watched."],
-  away: ["Armed, nobody home", "Everything is watched."],
+  away: ["Armed, home empty", "Everything is watched."],
 };
 export const ALERTS = {
   "break-in": "Break-in",
@@ -42,7 +42,7 @@ export const timeOf = (ms) => clock.format(ms);
 export const exactTime = (ms) => exact.format(ms);
 export const dayOf = (ms) => date.format(ms);
 
-/** "3 min", "2 h 5 min": what somebody would say. */
+/** "3 min", "2 h 5 min". */
 export function duration(ms) {
   const minutes = Math.floor(ms / 60000);
   if (minutes < 1) return `${Math.max(0, Math.round(ms / 1000))} s`;

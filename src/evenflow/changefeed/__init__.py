@@ -1,7 +1,6 @@
-"""The change feed processor: hosts share the ranges of a monitored container, and handle each document that changes.
+"""The change feed processor: hosts share the ranges of a monitored container and handle every changed document.
 
-It is a `Processor` in the words of Cosmos DB's documentation: a lease is a partition's, a host is an instance, and a
-consumer is a call of the handler.
+It is a `Processor` with the names of Cosmos DB's documentation: a lease belongs to a partition, a host is an instance.
 """
 
 from evenflow.changefeed.context import ChangeContext

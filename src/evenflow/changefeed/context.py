@@ -1,4 +1,4 @@
-"""What a handler of changes is given beside them: which lease they are of, and how to checkpoint."""
+"""The context that a handler gets with its changes: their lease, and how to checkpoint."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ if TYPE_CHECKING:
 
 
 class ChangeContext:
-    """Of one call: its changes all are of one lease."""
+    """The context of one call. All changes of a call belong to one lease."""
 
     def __init__(self, partition: OwnedPartition, source: Source, events: Sequence[Event], changes: list[Any]) -> None:
         self.partition = partition
-        """The partition behind the lease, with all that a handler of a `Processor` is given."""
+        """The partition of the lease, as a handler of a `Processor` gets it."""
         self.events = events
-        """The events that the changes came in: with their keys, positions and times."""
+        """The events of the changes, with their keys, positions and times."""
         self._source: object = source
-        self._changes = tuple(changes)  # the list is the handler's, to sort and to empty
+        self._changes = tuple(changes)  # a copy: the handler may sort or empty its list
 
     @property
     def lease_token(self) -> str:
-        """The id of the range, which no other range of the container ever has."""
+        """The id of the range. A container never uses an id for another range."""
         return self.partition.id
 
     @property
     def feed_range(self) -> tuple[str, str] | None:
-        """From which effective partition key to before which; None where the source has no such ranges."""
+        """The effective partition keys of the range, (from, before); None if the source has no such ranges."""
         return self._source.range_of(self.lease_token) if isinstance(self._source, Ranged) else None
 
     @property
     def epoch(self) -> int:
-        """The fencing token: write it along with your effects, and refuse a lower one."""
+        """The fencing token: write it with your effects, and reject a write with a lower one."""
         return self.partition.epoch
 
     @property
     def is_stopping(self) -> bool:
-        """A long handler may look at this, and return early: no further call begins."""
+        """Whether the lease is being released. A long handler should check this and return early."""
         return self.partition.is_stopping
 
     @property
     def request_charge(self) -> float | None:
-        """The request units that reading the monitored container has cost this host so far, not those of these changes
-        alone: a page that was read ahead may be handled in several calls. None where none are counted."""
+        """Request units that this host has spent on reading the monitored container so far; None if none are counted.
+
+        It is not the cost of these changes alone: a page that was read ahead may be handled in several calls.
+        """
         return round(sum(self._source.charges().values()), 2) if isinstance(self._source, Charged) else None
 
     def checkpoint(self, change: Any = None) -> Awaitable[None]:
-        """Mark all changes of this call as handled, or those up to `change`, durably: as `partition.checkpoint()`.
+        """Durably mark all changes of this call as handled, or those up to `change`, like `partition.checkpoint()`.
 
-        `await` it in an async handler; in a plain one it blocks, and is done when it returns.
+        `await` it in an async handler; in a plain handler it blocks until it is done.
         """
         return called(self.partition.checkpoint(self._event_of(change, "checkpoint")), "context.checkpoint")
 
     def transaction(self, change: Any = None) -> PartitionTransaction:
-        """Effects in the lease store's own database, and this checkpoint, in one transaction: as
-        `partition.transaction()`."""
+        """A transaction for effects in the lease store's own database and this checkpoint, like
+        `partition.transaction()`.
+        """
         return self.partition.transaction(self._event_of(change, "transaction"))
 
     def _event_of(self, change: Any, what: str) -> Event | None:
@@ -72,7 +75,7 @@ class ChangeContext:
         for event, candidate in zip(self.events, self._changes, strict=True):
             if candidate is change:
                 return event
-        raise Misconfigured(f"context.{what}(change) takes one of the changes that the handler was given.")
+        raise Misconfigured(f"context.{what}(change) got an object that is none of the handler's changes; pass one.")
 
     def __repr__(self) -> str:
         return f"<lease {self.lease_token} epoch {self.epoch}>"

@@ -1,4 +1,4 @@
-"""How far behind each lease is, from what the lease store and the monitored container tell: nobody is disturbed."""
+"""Estimates the lag of each lease from the lease store and the monitored container, without contacting any host."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class LeaseEstimate(Struct, frozen=True, kw_only=True):
-    """How far behind one lease is."""
+    """The lag of one lease."""
 
     lease_token: str
     owner: str | None
-    """The instance that has it; None when nobody does."""
+    """The instance that owns it; None without an owner."""
     remaining: int | None
-    """Changes that are still to be handled, by the numbers that they have in their range: after a split or merge more
-    than there are, never fewer. None: unknown."""
+    """Number of changes still to be handled, from their sequence numbers; None if unknown. After a split or a merge it
+    may be too high, but never too low."""
     since: datetime | None = None
-    """When the first of them was made; None when there is none, or it is not known."""
+    """When the first of them was made; None if there is none, or the time is unknown."""
     continuation: str | None
-    """After which place it goes on; None before the first checkpoint: then all is counted from where it would begin."""
+    """The position of the checkpoint. None before the first checkpoint: `remaining` counts from the start position."""
 
 
 async def estimate(source: Source, store: Store, settings: Settings) -> list[LeaseEstimate]:
@@ -68,7 +68,7 @@ async def estimate(source: Source, store: Store, settings: Settings) -> list[Lea
 
 
 async def _places(source: Source, found: Survey, settings: Settings) -> Mapping[PartitionId, Position | None]:
-    """After which place each lease goes on, or would: those that have ended are left out."""
+    """The position after which each lease continues or would start; leases that have ended are left out."""
     records = {record.partition: record.position for record in found.checkpoints}
     names = sorted(open_ones(found.partitions, found.leases), key=natural)
     return {name: records.get(name) or await _start(source, found, settings, name, records) for name in names}
@@ -77,7 +77,7 @@ async def _places(source: Source, found: Survey, settings: Settings) -> Mapping[
 async def _start(
     source: Source, found: Survey, settings: Settings, name: PartitionId, records: Mapping[PartitionId, Position]
 ) -> Position | None:
-    """Where it would begin: a child after what its parents have checkpointed, others where the option says."""
+    """The start position: of a child, after the checkpoints of its parents; of others, as the option `start` says."""
     vanishing: object = source
     if isinstance(vanishing, Vanishing) and any(parent in records for parent in found.parents.get(name, ())):
         return found.starts.get(name)

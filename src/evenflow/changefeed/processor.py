@@ -1,7 +1,7 @@
 """The change feed processor: a `Processor` whose partitions are ranges of a container and whose events are documents.
 
-Nothing is decided here. It gives the runtime's options the names that users of Cosmos DB know, and its handlers
-documents instead of events.
+This module makes no decisions. It gives the options of the runtime the names that users of Cosmos DB know, and passes
+documents instead of events to the handlers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_ITEMS = 100
 HEARTBEAT_S, TTL_S = 3.0, 10.0
-"""A little longer than a processor's own: a lease container charges for every request."""
+"""Longer than the defaults of a `Processor`, because a lease container charges for every request."""
 
 _decode = msgspec.json.Decoder().decode
 STARTS: dict[object, Start] = {"now": "latest", "beginning": "earliest"}
@@ -45,11 +45,11 @@ NAMES = {
     "min_partitions": "min_leases",
     "batch_events": "max_items",
 }
-"""What a processor calls an option, and what it is called here."""
+"""The name of an option in `Processor`, and its name here."""
 
 
-class Options(TypedDict, total=False):
-    """Those of a `Processor` that are the same here."""
+class ChangeFeedOptions(TypedDict, total=False):
+    """Options that have the same name and meaning in `Processor`."""
 
     retry: Retry
     on_poison: Literal["stop", "skip"] | None
@@ -73,10 +73,10 @@ class Options(TypedDict, total=False):
 
 
 class ChangeFeedProcessor(Processor):
-    """Runs handlers over this host's share of a monitored container's changes.
+    """Calls handlers with this host's share of the changes of a monitored container.
 
-    `monitored` is a container or a URL, `leases` a store or a URL. All hosts that name the same container, leases and
-    `processor_name` share the ranges between them.
+    `monitored` is a container or a URL, `leases` a store or a URL. All hosts with the same container, lease store and
+    `processor_name` share the ranges among them.
     """
 
     def __init__(
@@ -96,15 +96,15 @@ class ChangeFeedProcessor(Processor):
         max_leases: int | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         ttl_s: float = TTL_S,
-        **options: Unpack[Options],
+        **options: Unpack[ChangeFeedOptions],
     ) -> None:
         _check_names(options)
         _check_feed_options(mode, poll_interval_s)
-        asked = {"mode": mode, "poll_s": poll_interval_s}
+        given = {"mode": mode, "poll_s": poll_interval_s}
         self._decoder = _plain
-        self._feed_options = {name: value for name, value in asked.items() if value is not None}
+        self._feed_options = {name: value for name, value in given.items() if value is not None}
         if isinstance(monitored, str):
-            feed_url(monitored, self._feed_options)  # what is wrong with it is told here
+            feed_url(monitored, self._feed_options)  # raises here, not later, if the URL is wrong
         try:
             super().__init__(
                 monitored,
@@ -122,21 +122,21 @@ class ChangeFeedProcessor(Processor):
                 **options,
             )
         except Misconfigured as error:
-            raise Misconfigured(_in_our_words(str(error))) from error
+            raise Misconfigured(_with_own_names(str(error))) from error
 
     _decorators = "@processor.on_changes"
     id_option = NAMES["instance_id"]
 
     # --- handlers
     def on_changes(self, handler: Function) -> Function:
-        """Called with (changes, context): documents of one range, in order, at least one; see `ChangeContext`."""
+        """Called with (changes, context): one or more documents of one range, in order; see `ChangeContext`."""
         check_handler("on_changes", handler, ("changes", "context"))
-        self._set_handler("batch", _adapted(handler, self._told))
+        self._set_handler("batch", _adapted(handler, self._arguments))
         return handler
 
     def on_error(self, hook: Function) -> Function:
-        """Called with (error, lease_token) when something failed, which is tried again afterwards: with every failure
-        of a handler; and when the container or the lease store begins to fail, for a lease or, with None, as a whole.
+        """Called with (error, lease_token) on a failure that will be retried: for every failure of a handler, and once
+        when the container or the lease store becomes unreachable. `lease_token` is None if all leases are affected.
         """
         check_handler("on_error", hook, ("error", "lease_token"))
         self._set_hook("error", _adapted(hook, lambda error, partition: (error, partition.id)))
@@ -145,20 +145,20 @@ class ChangeFeedProcessor(Processor):
         return hook
 
     def on_lease_acquired(self, hook: Function) -> Function:
-        """Called with (lease_token) before its first change; until it has returned, nothing is handled."""
+        """Called with (lease_token) before the first change of a lease; no change is handled until it returns."""
         check_handler("on_lease_acquired", hook, ("lease_token",))
         self._set_hook("partition_start", _adapted(hook, lambda partition: (partition.id,)))
         return hook
 
     def on_lease_released(self, hook: Function) -> Function:
-        """Called with (lease_token) after its last change and before its last checkpoint."""
+        """Called with (lease_token) after the last change of a lease and before its last checkpoint."""
         check_handler("on_lease_released", hook, ("lease_token",))
         self._set_hook("partition_stop", _adapted(hook, lambda partition, reason: (partition.id,)))
         return hook
 
-    # --- how far it is
+    # --- lag
     async def estimate(self) -> list[LeaseEstimate]:
-        """How far behind each lease is, of all hosts together; whether or not this one runs."""
+        """The lag of each lease, of all hosts; this host need not run."""
         if self._engine is not None:
             return await estimate(self._engine.parts.source, self._engine.parts.store, self.settings)
         source, store = self._open_source(), open_store(self._store_given)
@@ -172,17 +172,17 @@ class ChangeFeedProcessor(Processor):
     # --- inside
     def _open_source(self) -> Source:
         source = open_feed(self._source_given, self._feed_options)
-        knowing: object = source
-        self._decoder = knowing.decoder if isinstance(knowing, Decoding) else _plain
+        decoding: object = source
+        self._decoder = decoding.decoder if isinstance(decoding, Decoding) else _plain
         return source
 
-    def _told(self, events: Sequence[Event], partition: OwnedPartition) -> tuple[list[Any], ChangeContext]:
+    def _arguments(self, events: Sequence[Event], partition: OwnedPartition) -> tuple[list[Any], ChangeContext]:
         assert self._engine is not None
         decode = self._decoder()
         try:
             changes = [decode(event.body) for event in events]
         except msgspec.DecodeError:
-            changes = [_document(event, decode) for event in events]  # says which it is
+            changes = [_document(event, decode) for event in events]  # raises for the event that cannot be decoded
         return changes, ChangeContext(partition, self._engine.parts.source, events, changes)
 
 
@@ -197,8 +197,8 @@ def _document(event: Event, decode: Callable[[bytes], Any]) -> Any:
         key = f" (key {event.key!r:.100})" if event.key is not None else ""
         raise Corrupt(
             f"the document of the change at {event.position}{key} cannot be decoded, and the handler was not called:"
-            f" {str(error).removesuffix('.')}. Mend the document; or let such ones be passed over, with"
-            " on_poison='skip', or be filed, with dead_letter=."
+            f" {str(error).removesuffix('.')}. Fix the document; or skip such documents with on_poison='skip', or file"
+            " them as dead letters with dead_letter=."
         ) from error
 
 
@@ -211,12 +211,12 @@ def _start_of(start: object) -> Start:
 
 
 def _check_names(options: Mapping[str, object]) -> None:
-    """What is none of its options would else be refused by `Processor`, in whose name, and not all are the same."""
+    """Reject unknown options here: an error of `Processor` would carry its name, and suggest its names of options."""
     for name in options:
-        if name not in Options.__annotations__:
-            own = inspect.signature(ChangeFeedProcessor).parameters.keys() | Options.__annotations__.keys()
+        if name not in ChangeFeedOptions.__annotations__:
+            own = inspect.signature(ChangeFeedProcessor).parameters.keys() | ChangeFeedOptions.__annotations__.keys()
             near = [NAMES[name]] if name in NAMES else get_close_matches(name, own - {"options"}, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "its options are in docs/reference/changefeed.md."
+            hint = f"did you mean {near[0]!r}?" if near else "see docs/reference/changefeed.md for its options."
             raise TypeError(f"ChangeFeedProcessor() has no option {name!r}: {hint}")
 
 
@@ -227,12 +227,13 @@ def _check_feed_options(mode: object, poll_interval_s: object) -> None:
         raise Misconfigured(f"poll_interval_s={poll_interval_s!r}: give a number of seconds above 0.")
 
 
-def _in_our_words(message: str) -> str:
+def _with_own_names(message: str) -> str:
+    """The message with the names that the options have here."""
     return re.sub(rf"\b({'|'.join(NAMES)})=", lambda found: f"{NAMES[found[1]]}=", message)
 
 
 def _adapted(function: Callable[..., Any], arguments: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """The same function, async or plain as it is, called with other arguments."""
+    """The function with other arguments: async if it is async, else plain."""
 
     async def call_async(*given: Any) -> None:
         await function(*arguments(*given))

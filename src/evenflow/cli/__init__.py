@@ -1,4 +1,4 @@
-"""The command line: one file a command, and the place where everything is wired."""
+"""The `evenflow` command line: one module per command."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
-        sys.exit("error: the command line needs two more packages: pip install 'evenflow[cli]'")
+        sys.exit("error: typer and rich are not installed; run: pip install 'evenflow[cli]'")
     run()

@@ -1,6 +1,6 @@
-"""All commands put together, and their manners: 0 is fine, 1 is failed, 2 is usage; errors are one line on stderr.
+"""Assembles all commands. Exit code 0 is success, 1 is failure, 2 is wrong usage; an error is one line on stderr.
 
-A command is loaded when it is the one that was asked for, so that none pays for what another needs.
+Only the module of the requested command is imported, so that a command does not pay for the imports of another.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ COMMANDS = {
     "dead-letters": "dead_letters:dead_letters",
     "import-checkpoints": "import_checkpoints:import_checkpoints",
 }
-"""Where each is, in the order of the help."""
+"""Module and function of each command, in the order of the help."""
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         typer.echo(version("evenflow"))
@@ -49,9 +49,11 @@ def _show_version(wanted: bool) -> None:
 
 
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", envvar=DEBUG)] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback when a command fails.", envvar=DEBUG)
+    ] = False,
     show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     if debug:
@@ -59,37 +61,38 @@ def options(
 
 
 def assembled(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
-    """The program, with these commands."""
+    """The `evenflow` program with the named commands."""
     app = typer.Typer(
         name="evenflow",
-        help="Fair shares of a partitioned stream: run processors, look at their groups, keep hubs.",
+        help="Share the partitions of an event stream between instances: run processors, inspect and operate their"
+        " consumer groups, run local hubs and containers.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(options)
     for name in names:
-        module, _, place = COMMANDS[name].partition(":")
-        found = getattr(import_module(f"evenflow.cli.{module}"), place)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
+        module, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(import_module(f"evenflow.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
         else:
-            app.command(name=name)(found)
+            app.command(name=name)(command)
     return app
 
 
-def asked_for(arguments: Sequence[str]) -> Iterable[str]:
-    """The one command that these call for sure; else all, as for help and for a word that is none."""
+def requested_commands(arguments: Sequence[str]) -> Iterable[str]:
+    """The command that the arguments name; all commands if they name none, as for `--help` or a misspelt command."""
     first = next((one for one in arguments if one != "--debug"), "")
     return (first,) if first in COMMANDS else COMMANDS
 
 
 def run() -> None:
     """The program `evenflow`."""
-    # What goes wrong there is told by an error of ours; without a handler it would be told twice, first in their words.
+    # An error of the Azure SDK is reported as an error of ours. Without a handler the SDK's logger would print it, too.
     logging.getLogger("azure").addHandler(logging.NullHandler())
     try:
-        assembled(asked_for(sys.argv[1:]))()
+        assembled(requested_commands(sys.argv[1:]))()
     except EvenflowError as error:
         if os.environ.get(DEBUG):
             raise

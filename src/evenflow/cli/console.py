@@ -1,4 +1,4 @@
-"""`evenflow console`: the operator console in a browser, for one group or for all groups of a store."""
+"""`evenflow console`: serves the operator console for one group or all groups of a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote
 import typer
 
 from evenflow.cli.output import say
-from evenflow.cli.which import (
+from evenflow.cli.selection import (
     DeadLettersUrl,
     GroupName,
     ProfileName,
@@ -19,7 +19,7 @@ from evenflow.cli.which import (
     StoreUrl,
     in_its_mode,
     opened_store,
-    which,
+    select_group,
 )
 from evenflow.errors import EvenflowError, Transient
 from evenflow.operate.inspect.survey import find_group, operable
@@ -29,7 +29,7 @@ from evenflow.urls import open_dead_letters
 if TYPE_CHECKING:
     from socket import socket
 
-    from evenflow.cli.which import Chosen
+    from evenflow.cli.selection import GroupSelection
     from evenflow.console import ConsoleAccess
     from evenflow.model import Group
     from evenflow.ports import DeadLetters, Source, Store
@@ -40,21 +40,25 @@ TOKEN_LEAST = 12
 
 
 def console(
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="0 takes any free one.")] = PORT,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to listen on. Beyond loopback, a token is required.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port to listen on; 0 picks a free one.")
+    ] = PORT,
     token: Annotated[
         str | None,
-        typer.Option(metavar="TOKEN", envvar=TOKEN, help="Ask for this token. Better kept in the environment."),
+        typer.Option(metavar="TOKEN", envvar=TOKEN, help="Require this token. Prefer the environment variable."),
     ] = None,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Pause, resume, seek, retire and redrive from the page.")
+        bool, typer.Option("--allow-actions", help="Allow pause, resume, seek, retire and redrive from the page.")
     ] = False,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     every: Annotated[
-        float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look, while a page is open.")
+        float, typer.Option(min=0.2, metavar="SECONDS", help="Refresh interval while a page is open.")
     ] = 1.0,
     unseen_every: Annotated[
-        float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look while none is.")
+        float, typer.Option(min=0.2, metavar="SECONDS", help="Refresh interval while no page is open.")
     ] = 60.0,
     store: StoreUrl = None,
     source: SourceUrl = None,
@@ -62,20 +66,21 @@ def console(
     dead_letters: DeadLettersUrl = None,
     profile: ProfileName = None,
 ) -> None:
-    """Serve the console: who owns what, since when and why, lag, moves, dead letters, live. Ctrl-C ends it.
+    """Serve the operator console in a browser: owners, lag, moves and dead letters, live. Ctrl-C stops it.
 
-    It serves this machine alone, and only looks, unless told otherwise.
+    By default it listens on this machine only and is read-only.
     """
     from evenflow.console import LOOPBACK_NAMES, ConsoleAccess, is_loopback
     from evenflow.console.serving import address_of, bound
 
-    chosen = which(store, source, group, profile, dead_letters)
+    chosen = select_group(store, source, group, profile, dead_letters)
     inside = is_loopback(host)
     if token is not None and len(token) < TOKEN_LEAST:
-        raise typer.BadParameter(f"a token has at least {TOKEN_LEAST} characters.", param_hint="--token")
+        raise typer.BadParameter(f"the token needs at least {TOKEN_LEAST} characters.", param_hint="--token")
     if not inside and token is None:
         raise typer.BadParameter(
-            f"beyond this machine a token is asked for: give a --token, or set {TOKEN}.", param_hint="--host"
+            f"{host} can be reached from other machines, so a token is required: pass --token or set {TOKEN}.",
+            param_hint="--host",
         )
     made = secrets.token_urlsafe(24) if allow_actions and token is None else None
     access = ConsoleAccess(
@@ -86,30 +91,30 @@ def console(
     )
     taken = bound(host, port)
     address = address_of(taken, host)
-    # In a fragment it reaches the page, but no server and no log.
+    # A URL fragment reaches the page, but is never sent to a server or written to its log.
     opening = f"{address}#token={quote(made)}" if made is not None else address
     with suppress(KeyboardInterrupt), taken:
         paces = (every, unseen_every)
-        asyncio.run(_serve(chosen, access, taken, paces, _Ready(opening, open_browser=not no_open)))
+        asyncio.run(_serve(chosen, access, taken, paces, _ReadyAnnouncement(opening, open_browser=not no_open)))
 
 
-class _Ready:
-    """Tells where it is, once it is there."""
+class _ReadyAnnouncement:
+    """Prints the address once the server listens, and opens a browser."""
 
     def __init__(self, address: str, *, open_browser: bool) -> None:
         self._address, self._open_browser = address, open_browser
 
     def __call__(self) -> None:
         print(self._address, flush=True)
-        say("the console is there; Ctrl-C ends it")
+        say("console running; press Ctrl-C to stop")
         if self._open_browser:
             from evenflow.console.serving import open_browser
 
             open_browser(self._address)
 
 
-class _Target:
-    """Dead letters, opened when they are first asked for: there may be none yet."""
+class _LazyDeadLetters:
+    """Opens the dead-letter target at the first call: it may not exist when the console starts."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -125,11 +130,11 @@ class _Target:
 
 
 async def _serve(
-    chosen: Chosen, access: ConsoleAccess, taken: socket, paces: tuple[float, float], ready: _Ready
+    chosen: GroupSelection, access: ConsoleAccess, taken: socket, paces: tuple[float, float], ready: _ReadyAnnouncement
 ) -> None:
     from evenflow.console import Console, Subject, serve
 
-    target = _Target(chosen.dead_letters) if chosen.dead_letters is not None else None
+    target = _LazyDeadLetters(chosen.dead_letters) if chosen.dead_letters is not None else None
     async with opened_store(chosen) as (store, named):
         await _check(store)
         group = await _group(chosen, store, named)
@@ -146,14 +151,14 @@ async def _serve(
                     await target.aclose()
 
 
-async def _group(chosen: Chosen, store: Store, source: Source | None) -> Group | None:
-    """The only one that is shown, if it is there already: of several, each may read in another mode."""
+async def _group(chosen: GroupSelection, store: Store, source: Source | None) -> Group | None:
+    """The selected group, if it exists already. Otherwise all groups are shown, and each may read in its own mode."""
     with suppress(EvenflowError):
         return await find_group(store, chosen.group, source) if chosen.group is not None else None
     return None
 
 
 async def _check(store: Store) -> None:
-    """A store that is not there is a mistake to be told at once; one that does not answer may come back."""
+    """Fail at once if the store does not exist. One that does not answer may become reachable later."""
     with suppress(Transient):
         await operable(store).groups()

@@ -1,10 +1,10 @@
-"""Writing checkpoints that come from elsewhere into a group: shown first, asked for, and on the record."""
+"""Imports checkpoints from elsewhere into a group: shows them, asks for confirmation, records the action."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evenflow.cli.asking import be_sure, tell
+from evenflow.cli.confirm import confirm, say_safely
 from evenflow.cli.output import columns, print_json, printable, say
 from evenflow.errors import Misconfigured
 from evenflow.model import Group
@@ -18,7 +18,7 @@ from evenflow.urls import open_source, open_store
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from evenflow.cli.which import Chosen
+    from evenflow.cli.selection import GroupSelection
     from evenflow.operate.steer import Operator
     from evenflow.ports import Source, Store
 
@@ -27,7 +27,7 @@ FILES = "sqlite:"
 
 
 async def import_leases(
-    chosen: Chosen,
+    chosen: GroupSelection,
     find: Callable[[Source, Group], Awaitable[Sequence[HostLease]]],
     partitions: Sequence[str] | None,
     by: Operator,
@@ -36,12 +36,12 @@ async def import_leases(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """`find` is given the source and the group that they are for."""
+    """`find` gets the source and the target group, and returns the leases to import."""
     assert chosen.source is not None
     assert chosen.group is not None
     assert chosen.store is not None
     source = open_source(chosen.source)
-    store = open_store(chosen.store) if not dry_run else await _looked_at(chosen.store)
+    store = open_store(chosen.store) if not dry_run else await _open_for_dry_run(chosen.store)
     try:
         identity = await source.identity()
         group = Group(identity.namespace, identity.hub, chosen.group)
@@ -50,10 +50,10 @@ async def import_leases(
         importings = await plan_import(store, source, group, found)
         _show(importings, as_json=as_json)
         if dry_run:
-            say(f"would write {_count(importings)} of {group}; nothing was changed")
+            say(f"would write {_count(importings)} to {group}; nothing was changed")
             done: Sequence[PartitionImport] = importings
         else:
-            be_sure([f"writes {_count(importings)} of {group}"], yes=yes)
+            confirm([f"This writes {_count(importings)} to {group}."], yes=yes)
             done = await _carry_out(store, source, group, importings, by)
     finally:
         await store.aclose()
@@ -62,8 +62,8 @@ async def import_leases(
         print_json({"group": str(group), "dry_run": dry_run, "partitions": [_facts(one) for one in done]})
 
 
-async def _looked_at(url: str) -> Store:
-    """For a dry run, files that are not there yet are as good as an empty store."""
+async def _open_for_dry_run(url: str) -> Store:
+    """The store, without creating it; an empty one in memory if its files do not exist yet."""
     store = open_store(url, create=False)
     try:
         await operable(store).groups()
@@ -78,8 +78,8 @@ async def _looked_at(url: str) -> Store:
 async def _carry_out(
     store: Store, source: Source, group: Group, importings: Sequence[PartitionImport], by: Operator
 ) -> Sequence[PartitionImport]:
-    done = await import_checkpoints(store, source, group, importings, by, system_clock(), tell)
-    say(f"wrote {count_of(len(done), 'checkpoint')} of {group}")
+    done = await import_checkpoints(store, source, group, importings, by, system_clock(), say_safely)
+    say(f"wrote {count_of(len(done), 'checkpoint')} to {group}")
     return [one for one in importings if one.partition in done]
 
 
@@ -87,7 +87,7 @@ def _count(importings: Sequence[PartitionImport]) -> str:
     return count_of(sum(one.after is not None for one in importings), "checkpoint")
 
 
-# --- what is shown
+# --- output
 def _show(importings: Sequence[PartitionImport], *, as_json: bool) -> None:
     rows = [
         (one.partition, printable(one.owner) or None, _offset(one.before), _offset(one.after), one.lag_after, one.note)

@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, messages on stderr; `-` for unknown in text, null in JSON."""
+"""How commands print: data on stdout, messages on stderr; an unknown value is `-` in text and null in JSON."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ GAP = "  "
 
 
 def say(message: str) -> None:
-    """For people, beside the data. Where nobody listens any more, a program has other things to do than to talk."""
+    """Print a message to stderr. If stderr is closed, drop this and all later messages: the program goes on."""
     try:
         print(message, file=sys.stderr, flush=True)
     except OSError:
-        _talk_to_nobody()
+        _discard_stderr()
 
 
-def _talk_to_nobody() -> None:
-    """From now on. What is left in the buffer would else fail again, at the next word or at the end."""
-    nobody = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nobody, sys.stderr.fileno())
-    os.close(nobody)
+def _discard_stderr() -> None:
+    """Redirect stderr to /dev/null. Otherwise the text left in its buffer fails again at the next print or at exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stderr.fileno())
+    os.close(devnull)
 
 
 def print_json(value: Any) -> None:
-    """One object, one line."""
+    """Print one object on one line."""
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> list[str]:
-    """Aligned lines; the columns named in `right` are numbers. They are cut to fit a terminal; a pipe has no width."""
+    """Aligned lines; the columns named in `right` are right-aligned. Lines are cut to the width of a terminal only."""
     texts = [list(headers), *([show(cell) for cell in row] for row in rows)]
     widths = [max(cell_len(line[at]) for line in texts) for at in range(len(headers))]
     lines = [
@@ -52,26 +52,26 @@ def columns(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Seq
 
 
 def cut(text: str, cells: int) -> str:
-    """So many cells of it at most; what is missing is told by an ellipsis."""
+    """The text, cut to at most this many cells; an ellipsis marks the cut."""
     if cell_len(text) <= cells:
         return text
     return f"{set_cell_size(text, max(0, cells - 1)).rstrip()}…"
 
 
 def brief(text: str, cells: int) -> str:
-    """So many cells of it on a terminal, for what comes after it; in a pipe all of it."""
+    """The text, cut to leave room for the next columns on a terminal; the whole text in a pipe."""
     return cut(text, cells) if sys.stdout.isatty() else text
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """Padded to so many cells: some characters are two wide."""
+    """The text, padded to this many cells (some characters are two cells wide)."""
     blank = " " * max(0, width - cell_len(text))
     return blank + text if right else text + blank
 
 
 def printable(text: str) -> str:
-    """On one line, and without anything that would steer a terminal."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    """The text on one line, with control characters escaped so that they cannot control the terminal."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def show(value: object) -> str:

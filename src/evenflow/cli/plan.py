@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenflow.cli.looking import one_look
 from evenflow.cli.output import columns, print_json, say
-from evenflow.cli.picture import part
-from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, which, with_group
+from evenflow.cli.selection import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, require_group, select_group
+from evenflow.cli.views import part
+from evenflow.cli.watching import one_snapshot
 from evenflow.operate.inspect.forecast import PlanForecast, forecast_plan
 from evenflow.text import count_of, listed, natural
 
@@ -28,7 +28,12 @@ def plan(
     members: Annotated[
         int | None,
         typer.Option(
-            "--members", min=0, max=MEMBERS_MOST, metavar="N", help="With so many; by default with those there are."
+            "--members",
+            min=0,
+            max=MEMBERS_MOST,
+            metavar="N",
+            help="Number of instances to simulate.",
+            show_default="current number",
         ),
     ] = None,
     store: StoreUrl = None,
@@ -37,9 +42,9 @@ def plan(
     profile: ProfileName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would move with N instances, and each one's share. It changes nothing."""
-    chosen = with_group(which(store, source, group, profile))
-    look = asyncio.run(one_look(chosen, moves=0, actions=0))
+    """Show which partitions would move with N instances, and the share of each. Changes nothing."""
+    chosen = require_group(select_group(store, source, group, profile))
+    look = asyncio.run(one_snapshot(chosen, moves=0, actions=0))
     seen = forecast_plan(look.found, look.silences, members)
     for problem in look.found.problems:
         say(f"warning: {problem}")
@@ -67,13 +72,13 @@ def _facts(group: Group, seen: PlanForecast) -> dict[str, Any]:
 def _lines(seen: PlanForecast) -> list[str]:
     moves = _moves(seen)
     changed = [f"added: {listed(seen.added)}"] if seen.added else []
-    changed += [f"removed: {listed(seen.removed)} (the youngest)"] if seen.removed else []
-    changed += [f"paused, so nobody gets them: {listed(seen.paused)}"] if seen.paused else []
-    changed += [f"waiting for their parents to end: {listed(seen.waiting)}"] if seen.waiting else []
+    changed += [f"removed: {listed(seen.removed)} (the newest)"] if seen.removed else []
+    changed += [f"not assigned because paused: {listed(seen.paused)}"] if seen.paused else []
+    changed += [f"not assigned until their parents have ended: {listed(seen.waiting)}"] if seen.waiting else []
     head = f"{count_of(len(seen.seats), 'instance')}, {count_of(len(moves), 'move')} of"
     lines = [f"{head} {count_of(len(seen.plan.owners), 'partition')}", *changed]
     if not seen.seats:
-        return [*lines, "nobody would own anything: events would wait until an instance runs"]
+        return [*lines, "no partition would have an owner: events would wait until an instance starts"]
     if moves:
         lines += ["", *columns(MOVE_HEADERS, moves)]
     by_load = seen.carried(seen.owners) is not None
@@ -87,7 +92,7 @@ def _moves(seen: PlanForecast) -> list[Assignment]:
 
 
 def _shares(seen: PlanForecast) -> Sequence[tuple[str, int, int, float | None, float | None]]:
-    """Those that are there first; with what they carry of the mean load, where shares are by load."""
+    """A row for each instance, current ones first, with its part of the mean load if the group balances by load."""
     now, then = seen.carried(seen.owners) or {}, seen.carried(seen.plan.owners) or {}
     names = {*seen.plan.shares, *seen.removed, *(owner for owner in seen.owners.values() if owner)}
     names_in_order = sorted(names, key=lambda name: (name in seen.added, natural(name)))

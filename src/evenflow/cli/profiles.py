@@ -1,7 +1,7 @@
-"""Profiles: which group is meant, written down once in `evenflow.toml` and named on the command line.
+"""Profiles: the store, source and group of a command, kept in `evenflow.toml` under a name.
 
-The file is the one in the current folder or the nearest above it, else the one in the user's config folder. Paths in it
-are meant from the folder that it is in.
+The file is the one in the current folder or the nearest parent folder, else the one in the user's config folder. Paths
+in it are relative to the folder of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evenflow.errors import Misconfigured
 FILE = "evenflow.toml"
 ENVIRONMENT = "EVENFLOW_PROFILE"
 FOLDER_SCHEMES = ("hub", "sqlite", "jsonl")
-"""URLs of these name a folder."""
+"""Schemes whose URLs name a folder."""
 TOP_KEYS = ("default", "profiles")
 
 
@@ -28,16 +28,15 @@ class Profile(Struct, frozen=True, kw_only=True):
     store: str | None = None
     group: str | None = None
     dead_letters: str | None = None
-    """Where dead letters are."""
     name: str | None = None
-    """Of the profile that these are from."""
+    """The profile's name in the file."""
 
 
 KEYS = ("source", "store", "group", "dead_letters")
 
 
 class Profiles(Struct, frozen=True, kw_only=True):
-    """What one file says."""
+    """The content of one file."""
 
     path: Path
     default: str | None
@@ -45,13 +44,13 @@ class Profiles(Struct, frozen=True, kw_only=True):
 
     def find(self, name: str) -> Profile:
         if name not in self.named:
-            known = f"It has: {', '.join(sorted(self.named))}." if self.named else "It has none."
+            known = f"It has: {', '.join(sorted(self.named))}." if self.named else "It has no profiles."
             raise Misconfigured(f"{self.path} has no profile {name!r}. {known}")
         return self.named[name]
 
 
 def find_file(folder: Path, environment: dict[str, str] | None = None) -> Path | None:
-    """The nearest one from this folder upwards, else the user's own."""
+    """The nearest file from this folder upwards, else the one in the user's config folder."""
     places = [folder, *folder.parents, config_folder(os.environ if environment is None else environment)]
     return next((place / FILE for place in places if (place / FILE).is_file()), None)
 
@@ -62,7 +61,7 @@ def config_folder(environment: Any) -> Path:
 
 
 def read_profiles(path: Path, here: Path) -> Profiles:
-    """Every key is checked: one that is misspelt would be silently without effect."""
+    """Read the file. An unknown key is an error: a misspelt one would silently have no effect."""
     try:
         found = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
@@ -80,23 +79,23 @@ def read_profiles(path: Path, here: Path) -> Profiles:
 
 
 def choose(name: str | None, folder: Path) -> tuple[Profile, bool]:
-    """The profile that is meant, and whether it was asked for by name; without a name it is the file's default."""
-    asked = name or os.environ.get(ENVIRONMENT) or None
+    """The selected profile, and whether the user named it; without a name it is the file's default."""
+    named = name or os.environ.get(ENVIRONMENT) or None
     path = find_file(folder)
     if path is None:
-        if asked is not None:
+        if named is not None:
             raise Misconfigured(
-                f"There is no {FILE} that could have a profile {asked!r}: not in {folder}, nor above it, nor in"
+                f"Cannot find profile {named!r}: there is no {FILE} in {folder}, in a folder above it or in"
                 f" {config_folder(os.environ)}."
             )
         return Profile(), False
     read = read_profiles(path, folder)
-    wanted = asked or read.default
-    return (read.find(wanted) if wanted is not None else Profile()), asked is not None
+    wanted = named or read.default
+    return (read.find(wanted) if wanted is not None else Profile()), named is not None
 
 
 def merged(profile: Profile, **given: str | None) -> Profile:
-    """What was given on the command line wins, key by key."""
+    """The profile, with each key that the command line gives replaced."""
     return Profile(**{**asdict(profile), **{key: value for key, value in given.items() if value is not None}})
 
 
@@ -106,7 +105,7 @@ def _profile(path: Path, name: str, table: Any, here: Path) -> Profile:
     _check_keys(path, f" in [profiles.{name}]", table, KEYS)
     wrong = [key for key, value in table.items() if not isinstance(value, str)]
     if wrong:
-        raise Misconfigured(f"{path}: {wrong[0]} in [profiles.{name}] must be a text in quotes.")
+        raise Misconfigured(f"{path}: {wrong[0]} in [profiles.{name}] must be a string in quotes.")
     return Profile(
         name=name,
         **{key: value if key == "group" else _from_folder(value, path.parent, here) for key, value in table.items()},
@@ -116,11 +115,11 @@ def _profile(path: Path, name: str, table: Any, here: Path) -> Profile:
 def _check_keys(path: Path, place: str, table: dict[str, Any], known: tuple[str, ...]) -> None:
     unknown = [key for key in table if key not in known]
     if unknown:
-        raise Misconfigured(f"{path}: unknown key {unknown[0]!r}{place}. Known are: {', '.join(known)}.")
+        raise Misconfigured(f"{path}: unknown key {unknown[0]!r}{place}. Valid keys: {', '.join(known)}.")
 
 
 def _from_folder(url: str, folder: Path, here: Path) -> str:
-    """A URL that names a folder, as seen from here."""
+    """The URL with its folder relative to `here`, if its scheme names a folder."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in FOLDER_SCHEMES or not rest or rest.startswith(("/", "~")) or folder == here:
         return url

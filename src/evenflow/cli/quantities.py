@@ -1,4 +1,4 @@
-"""Durations, sizes and moments as people write and read them: 90s, 12h, 7d; 500MB, 2GiB; 2026-02-03T04:05."""
+"""Parses and formats durations, sizes and times: 90s, 12h, 7d; 500MB, 2GiB; 2026-02-03T04:05."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 BYTES = {
     "": 1,
     "b": 1,
-    **{f"{dead_letter}b": 1_000**power for power, dead_letter in enumerate("kmgt", 1)},
-    **{f"{dead_letter}ib": 1_024**power for power, dead_letter in enumerate("kmgt", 1)},
+    **{f"{prefix}b": 1_000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1_024**power for power, prefix in enumerate("kmgt", 1)},
 }
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds; a bare number is seconds."""
+    """The duration in seconds; a number without a unit is seconds."""
     number, unit = _parts(text)
     if number is None or (unit or "s") not in SECONDS:
-        raise typer.BadParameter(f"{text!r} is no duration; write 90s, 30m, 12h or 7d.")
+        raise typer.BadParameter(f"{text!r} is not a duration; write it as 90s, 30m, 12h or 7d.")
     return number * SECONDS[unit or "s"]
 
 
 def parse_bytes(text: str) -> int:
     number, unit = _parts(text)
     if number is None or unit not in BYTES:
-        raise typer.BadParameter(f"{text!r} is no size; write 500MB, 2GB or 1GiB.")
+        raise typer.BadParameter(f"{text!r} is not a size; write it as 500MB, 2GB or 1GiB.")
     return int(number * BYTES[unit])
 
 
 def parse_moment(text: str) -> datetime | None:
-    """A moment in ISO 8601, in local time when it names no zone; None when it is no moment of the calendar."""
+    """A time in ISO 8601, local time if it names no zone; None if it is not a valid time."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo is not None else moment.astimezone()).astimezone(UTC)
@@ -46,7 +46,7 @@ def parse_moment(text: str) -> datetime | None:
 
 
 def parse_past(text: str, now_s: float) -> datetime | None:
-    """A moment, or how long ago it was: 90m, or -90m. A bare number is neither."""
+    """A time, or a duration before now: 90m or -90m. None for anything else, also for a number without a unit."""
     moment = parse_moment(text)
     if moment is not None:
         return moment

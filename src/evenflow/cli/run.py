@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from evenflow.cli.health import place_of, serve
+from evenflow.cli.health_endpoints import place_of, serve
 from evenflow.cli.output import say
 from evenflow.cli.supervisor import Supervisor, worker_command
 from evenflow.cli.worker import target_parts
@@ -22,22 +22,22 @@ COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_
 
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:PROCESSOR", help="A Processor, or a function that makes one.")
+        str, typer.Argument(metavar="MODULE:PROCESSOR", help="A Processor, or a function that returns one.")
     ],
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many processes.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Number of worker processes.")] = 1,
     deadline: Annotated[
         float,
-        typer.Option(min=0.1, metavar="SECONDS", help="How long workers may take to stop; then they are killed."),
+        typer.Option(min=0.1, metavar="SECONDS", help="Kill workers that have not stopped after this time."),
     ] = 45.0,
     health: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Serve /live and /ready over HTTP, for a platform that asks."),
+        typer.Option(metavar="[HOST:]PORT", help="Serve the health endpoints /live and /ready over HTTP."),
     ] = None,
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="Of the workers.")] = "info",
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="Worker log level.")] = "info",
 ) -> None:
-    """Run a processor in N processes, each an ordinary instance, started again when they die.
+    """Run a processor in N worker processes, each an instance of the group. A worker that dies is restarted.
 
-    SIGTERM or Ctrl-C drains, commits and hands over; a second one kills.
+    SIGTERM or Ctrl-C drains, commits and hands over all partitions; a second one kills the workers.
     """
     try:
         target_parts(target)
@@ -59,7 +59,7 @@ async def _run(target: str, workers: int, deadline_s: float, log_level: str, pla
     answers = {"/live": supervisor.why_not_live, "/ready": supervisor.why_not_ready}
     async with await serve(*place, answers) as server:
         host, port = server.sockets[0].getsockname()[:2]
-        supervisor.tell("run", f"/live and /ready are served at {host}:{port}")
+        supervisor.log("run", f"health endpoints /live and /ready at {host}:{port}")
         await supervisor.run()
 
 

@@ -1,4 +1,4 @@
-"""What commands that serve have in common: the loop, sockets without end, being told to end, trouble on purpose."""
+"""Shared by the commands that run a server: event loop, socket limit, shutdown signals and injected faults."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from evenflow.cli.quantities import parse_duration_s
 DAY_S = 86_400.0
 
 
-class Fault(NamedTuple):
-    """What `--fault KIND=VALUE` may say of one kind, and which option that is."""
+class FaultOption(NamedTuple):
+    """One kind of `--fault KIND=VALUE`: the field that it sets, and the values that are allowed."""
 
     field: str
     parse: Callable[[str], float]
     least: float
     most: float
-    wanted: str
+    requirement: str
 
 
-def faults_from(texts: list[str], known: Mapping[str, Fault]) -> dict[str, float]:
-    """What `--fault KIND=VALUE` says, by the names of the options."""
+def faults_from(texts: list[str], known: Mapping[str, FaultOption]) -> dict[str, float]:
+    """The values of `--fault KIND=VALUE`, by field name."""
     found: dict[str, float] = {}
     for text in texts:
         kind, _, value = text.partition("=")
         if kind not in known:
-            raise typer.BadParameter(f"{text!r} is no fault: there are {', '.join(known)}.", param_hint="--fault")
+            raise typer.BadParameter(
+                f"unknown fault {text!r}; write KIND=VALUE, where KIND is {', '.join(known)}.", param_hint="--fault"
+            )
         fault = known[kind]
         try:
             found[fault.field] = fault.parse(value)
         except ValueError:
-            raise typer.BadParameter(f"{value!r} is no number.", param_hint=f"--fault {kind}") from None
+            raise typer.BadParameter(f"{value!r} is not a number.", param_hint=f"--fault {kind}") from None
         if not fault.least <= found[fault.field] <= fault.most:
-            raise typer.BadParameter(f"{value!r}: {fault.wanted}.", param_hint=f"--fault {kind}")
+            raise typer.BadParameter(f"{value!r}: {fault.requirement}.", param_hint=f"--fault {kind}")
     return found
 
 
@@ -46,24 +48,23 @@ def short_duration_s(text: str) -> float:
     return float(text[:-2]) / 1000 if text.endswith("ms") else parse_duration_s(text)
 
 
-def on_ending(call: Callable[[], None]) -> None:
-    """Call this at SIGTERM and Ctrl-C, which is a good end."""
+def on_shutdown(call: Callable[[], None]) -> None:
+    """Call this on SIGTERM and Ctrl-C: both end a server normally."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, call)
 
 
 def allow_many_sockets() -> None:
-    """As many files as the system lets this process have: a connection is one."""
+    """Raise the limit of open files as far as the system allows: each connection needs one."""
     try:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     except (ValueError, OSError):
-        # There are systems that say "no limit" and then refuse it.
-        pass
+        pass  # some systems report no hard limit and then reject it as a soft limit
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, when it is installed."""
+    """A uvloop event loop if uvloop is installed, else asyncio's own."""
     try:
         import uvloop
     except ImportError:

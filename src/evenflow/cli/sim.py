@@ -1,4 +1,4 @@
-"""`evenflow sim`: the real runtime in simulated worlds, with faults, under the checkers of all invariants."""
+"""`evenflow sim`: runs the real runtime in simulated worlds with faults, and checks all invariants."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from evenflow.testing.simulated.run import Found, run_seed, run_seeds
 
 
 def sim(
-    seed: Annotated[int | None, typer.Option(help="Replay one world, step by step.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many worlds to run.")] = 1000,
-    start: Annotated[int, typer.Option("--from", min=0, help="The first seed.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one a core.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Replay the world of this seed, step by step.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of worlds to run.")] = 1000,
+    start: Annotated[int, typer.Option("--from", min=0, help="First seed.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of worker processes.", show_default="one per core")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run the real runtime in simulated worlds, each made from one seed, with crashes, stalls, lost replies and more.
+    """Test the runtime in simulated worlds with crashes, stalls, lost replies and more, each generated from a seed.
 
-    Every invariant is checked at every step. Exit code 1 when one was broken; the seed replays it.
+    Every invariant is checked at every step. If one is violated, the exit code is 1, and its seed replays it.
     """
     if seed is not None:
         _replay(seed, as_json=as_json)
@@ -37,7 +39,7 @@ def sim(
 
 
 def _replay(seed: int, *, as_json: bool) -> None:
-    """Step by step for people; for programs only what came of it."""
+    """Print each step, or only the result with `--json`."""
     logging.disable(logging.CRITICAL)
     started_s = perf_counter()
     if not as_json:
@@ -46,7 +48,7 @@ def _replay(seed: int, *, as_json: bool) -> None:
     if as_json:
         _report([found] if found else [], 1, perf_counter() - started_s, as_json=True)
     elif found is None:
-        typer.echo(f"\nseed {seed}: no invariant was broken")
+        typer.echo(f"\nseed {seed}: no invariant violated")
     else:
         say(f"seed {seed}: {found.violation}")
     if found is not None:
@@ -62,7 +64,7 @@ def _run_with_progress(seeds: range, workers: int | None) -> list[Found]:
             progress.advance(task, len(chunk))
             for bad in filter(None, chunk):
                 found.append(bad)
-                say(f"seed {bad.seed}: {bad.violation}\n  replay it: {bad.command}")
+                say(f"seed {bad.seed}: {bad.violation}\n  replay with: {bad.command}")
     return found
 
 
@@ -71,5 +73,5 @@ def _report(found: list[Found], seeds: int, seconds: float, *, as_json: bool) ->
         broken = [{"seed": bad.seed, "violation": bad.violation, "replay": bad.command} for bad in found]
         print_json({"worlds": seeds, "seconds": round(seconds, 1), "violations": broken})
     else:
-        verdict = "no invariant was broken" if not found else f"an invariant was broken in {len(found)}"
+        verdict = "no invariant violated" if not found else f"an invariant was violated in {len(found)}"
         typer.echo(f"{seeds:,} worlds in {seconds:.0f} s: {verdict}")

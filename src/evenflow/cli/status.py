@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evenflow.cli.group.listing import show_groups
-from evenflow.cli.looking import MOVES, looks, show_looks
 from evenflow.cli.output import say
-from evenflow.cli.picture import LagPicture, Short
-from evenflow.cli.which import (
+from evenflow.cli.selection import (
     EVERY_S,
     AsJson,
     DeadLettersUrl,
@@ -24,17 +22,18 @@ from evenflow.cli.which import (
     StoreUrl,
     Watching,
     Whole,
-    which,
-    with_group,
-    with_source,
+    require_group,
+    require_source,
+    select_group,
 )
+from evenflow.cli.views import LagView, StatusView
+from evenflow.cli.watching import MOVES, show_snapshots, snapshots
 from evenflow.errors import HubReplaced, Misconfigured
 from evenflow.operate.inspect.metrics import exposition
+from evenflow.operate.inspect.watcher import GroupSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    from evenflow.operate.inspect.watcher import GroupSnapshot
 
 
 def status(
@@ -43,19 +42,19 @@ def status(
     group: GroupName = None,
     profile: ProfileName = None,
     dead_letters: DeadLettersUrl = None,
-    moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
+    moves: Annotated[int, typer.Option(min=0, help="Number of recent moves to show.")] = MOVES,
     whole: Whole = False,
     watching: Watching = False,
     every: Every = EVERY_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show who owns what in a group, and how far it is. Without a group: the groups there are."""
-    chosen = which(store, source, group, profile, dead_letters)
+    """Show the owner, status and lag of each partition of a group. Without a group, list the groups of the store."""
+    chosen = select_group(store, source, group, profile, dead_letters)
     if chosen.group is None:
         show_groups(chosen, as_json=as_json)
         return
-    made = partial(Short, whole=whole)
-    show_looks(looks(chosen, every, moves=moves, dead_letters=True), made, as_json=as_json, watching=watching)
+    made = partial(StatusView, whole=whole)
+    show_snapshots(snapshots(chosen, every, moves=moves, dead_letters=True), made, as_json=as_json, watching=watching)
 
 
 def lag(
@@ -68,17 +67,19 @@ def lag(
     every: Every = EVERY_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far each partition is behind: in events, in seconds, and whether that grows (with --watch)."""
-    chosen = with_source(with_group(which(store, source, group, profile)), "to know how much is behind")
-    made = partial(LagPicture, whole=whole)
-    looked = _of_its_own(looks(chosen, every, moves=0, actions=0))
-    show_looks(looked, made, as_json=as_json, watching=watching)
+    """Show the lag of each partition: in events, in time, and with --watch whether it grows."""
+    chosen = require_source(require_group(select_group(store, source, group, profile)), "lag is measured against it")
+    made = partial(LagView, whole=whole)
+    checked = _with_matching_source(snapshots(chosen, every, moves=0, actions=0))
+    show_snapshots(checked, made, as_json=as_json, watching=watching)
 
 
-async def _of_its_own(all_looks: AsyncGenerator[GroupSnapshot, None]) -> AsyncGenerator[GroupSnapshot, None]:
-    """Lag is all that is asked for here: a source that is not the group's is an error."""
-    async with aclosing(all_looks):
-        async for look in all_looks:
+async def _with_matching_source(
+    all_snapshots: AsyncGenerator[GroupSnapshot, None],
+) -> AsyncGenerator[GroupSnapshot, None]:
+    """The same snapshots. A source that is not the group's is an error: its lag would mean nothing."""
+    async with aclosing(all_snapshots):
+        async for look in all_snapshots:
             if look.found.has_different_source:
                 finding = look.findings[0]
                 error = HubReplaced if finding.kind == "another hub" else Misconfigured
@@ -93,23 +94,26 @@ def metrics(
     profile: ProfileName = None,
     dead_letters: DeadLettersUrl = None,
     over: Annotated[
-        float, typer.Option("--over", min=0.0, metavar="SECONDS", help="Look twice, so far apart: rates need that.")
+        float,
+        typer.Option(
+            "--over", min=0.0, metavar="SECONDS", help="Measure rates over this time (0: print no rates, do not wait)."
+        ),
     ] = 0.0,
 ) -> None:
-    """Print lag, owners, instances and findings of a group once, as Prometheus reads them.
+    """Print lag, owners, instances and findings of a group once, in the text format of Prometheus.
 
-    `evenflow console` serves the same at /metrics, for all groups, again and again.
+    `evenflow console` serves the same metrics of all groups at /metrics.
     """
-    chosen = with_group(which(store, source, group, profile, dead_letters))
+    chosen = require_group(select_group(store, source, group, profile, dead_letters))
     with suppress(KeyboardInterrupt, BrokenPipeError):
-        look = asyncio.run(_last_of(looks(chosen, over, moves=0, actions=0, dead_letters=True), 2 if over else 1))
+        look = asyncio.run(_last_of(snapshots(chosen, over, moves=0, actions=0, dead_letters=True), 2 if over else 1))
         for problem in look.found.problems:
             say(f"warning: {problem}")
         print(exposition([look]), end="", flush=True)
 
 
-async def _last_of(all_looks: AsyncGenerator[GroupSnapshot, None], count: int) -> GroupSnapshot:
-    async with aclosing(all_looks):
+async def _last_of(all_snapshots: AsyncGenerator[GroupSnapshot, None], count: int) -> GroupSnapshot:
+    async with aclosing(all_snapshots):
         for _ in range(count - 1):
-            await anext(all_looks)
-        return await anext(all_looks)
+            await anext(all_snapshots)
+        return await anext(all_snapshots)

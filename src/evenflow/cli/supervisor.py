@@ -1,7 +1,7 @@
-"""Keeps N worker processes running: starts them, starts them again when they die, ends them together.
+"""Keeps N worker processes running: starts them, restarts them when they die, stops them together.
 
-What a worker writes to stderr goes on with its name in front. A worker that ends by itself without an error stays
-ended; one that says that a restart cannot mend it ends all.
+Lines that a worker writes to stderr are passed on with its name in front. A worker that exits with code 0 is not
+restarted. A worker that reports an error which a restart cannot fix stops all workers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from evenflow.cli import leash
+from evenflow.cli import parent_watch
+from evenflow.cli.liveness import WorkerLiveness
 from evenflow.cli.output import show_time
-from evenflow.cli.pulse import Health
-from evenflow.cli.worker import WRONG
+from evenflow.cli.worker import NO_RESTART
 from evenflow.errors import EvenflowError, Misconfigured
+from evenflow.text import count_of
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -26,28 +27,27 @@ if TYPE_CHECKING:
 
     from evenflow.ports import Clock
 
-PAUSE_FIRST_S = 1.0
-PAUSE_MOST_S = 30.0
-WELL_S = 60.0
-"""A worker that has run for so long has run well: what comes next is not the same trouble."""
+DELAY_FIRST_S = 1.0
+DELAY_MOST_S = 30.0
+STABLE_S = 60.0
+"""A worker that ran for this long was healthy: its next death starts a new count."""
 READ_BYTES = 1 << 16
-LAST_WORDS_S = 1.0
+LAST_LINES_S = 1.0
 ERROR = "error: "
-"""How a worker's last line begins that says what was wrong."""
+"""The beginning of a worker's last line if it names an error."""
 
 
-class Restarts(Struct, frozen=True):
-    """How often a worker has died in a row."""
+class RestartBackoff(Struct, frozen=True):
+    """How often a worker has died in a row, and how long to wait before it is restarted."""
 
     deaths: int = 0
 
-    def after(self, ran_s: float) -> Restarts:
-        return Restarts(1 if ran_s >= WELL_S else self.deaths + 1)
+    def after(self, ran_s: float) -> RestartBackoff:
+        return RestartBackoff(1 if ran_s >= STABLE_S else self.deaths + 1)
 
     @property
-    def pause_s(self) -> float:
-        """Before it is started again."""
-        return float(min(PAUSE_MOST_S, PAUSE_FIRST_S * 2 ** min(self.deaths - 1, 10)))
+    def delay_s(self) -> float:
+        return float(min(DELAY_MOST_S, DELAY_FIRST_S * 2 ** min(self.deaths - 1, 10)))
 
 
 class Supervisor:
@@ -59,35 +59,35 @@ class Supervisor:
         self._stop_s = stop_s
         self._clock = clock
         self._say = say
-        """(who, line): a worker, or "run" itself."""
+        """Called with the name of a worker (or "run" for the supervisor itself) and a line."""
         self._running: dict[str, Process] = {}
-        self._health = {name: Health(clock) for name in self._names}
+        self._health = {name: WorkerLiveness(clock) for name in self._names}
         self._stopping = asyncio.Event()
-        self._wrong: EvenflowError | None = None
+        self._fatal: EvenflowError | None = None
         self._killed = 0
 
     async def run(self) -> None:
-        """Until all have ended. Raises what no restart can mend, and when a worker had to be killed."""
+        """Run until all workers have ended. Raises an error that no restart can fix, and if a worker was killed."""
         ending = asyncio.create_task(self._end_all())
         await asyncio.gather(*(self._keep(name) for name in self._names))
         ending.cancel()
-        if self._wrong is not None:
-            raise self._wrong
+        if self._fatal is not None:
+            raise self._fatal
         if self._killed:
             raise EvenflowError(
-                f"{self._killed} of the workers had to be killed before they had stopped:"
-                " others take their partitions over after a time-to-live."
+                f"{count_of(self._killed, 'worker')} did not stop in time and had to be killed:"
+                " other instances take over the partitions when the leases expire."
             )
 
     def stop(self) -> None:
-        """Ask all to end; asked a second time, kill them."""
+        """Ask all workers to stop; called a second time, kill them."""
         if self._stopping.is_set():
             self._kill()
             return
-        self.tell("run", "stopping the workers; asked once more, it kills them")
+        self.log("run", "stopping workers; press Ctrl-C (or send SIGTERM) again to kill them")
         self._stopping.set()
 
-    # --- what a platform is told
+    # --- health endpoints
     def why_not_live(self) -> str | None:
         stuck = [name for name, health in self._health.items() if health.is_stuck]
         return f"stuck: {', '.join(stuck)}" if stuck else None
@@ -98,57 +98,57 @@ class Supervisor:
         waiting = [name for name, health in self._health.items() if not health.has_joined]
         return f"not joined: {', '.join(waiting)}" if waiting else None
 
-    def tell(self, who: str, line: str) -> None:
-        """Our own words; what a worker writes goes on as it is."""
-        self._say(who, f"{show_time(self._clock.wall())} {line}")
+    def log(self, name: str, line: str) -> None:
+        """A line of the supervisor itself, with the time. Lines of a worker are passed on unchanged."""
+        self._say(name, f"{show_time(self._clock.wall())} {line}")
 
     async def _keep(self, name: str) -> None:
-        restarts = Restarts()
+        backoff = RestartBackoff()
         while not self._stopping.is_set():
             started_s = self._clock.now()
-            code, last_line = await self._live(name)
-            if code == WRONG:
-                self._wrong = Misconfigured(last_line.removeprefix(ERROR))
+            code, last_line = await self._run_once(name)
+            if code == NO_RESTART:
+                self._fatal = Misconfigured(last_line.removeprefix(ERROR))
                 self._stopping.set()
             if self._stopping.is_set():
                 return
             if code == 0:
-                del self._health[name]  # nobody waits for it to join again
-                self.tell(name, "ended by itself, so it is not started again; to have it back, start it all anew")
+                del self._health[name]  # /ready no longer waits for it
+                self.log(name, "exited normally and is not restarted; restart `evenflow run` to bring it back")
                 return
-            restarts = restarts.after(self._clock.now() - started_s)
-            self.tell(name, f"died ({_how(code)}); again in {restarts.pause_s:g} s")
-            await self._pause(restarts.pause_s)
+            backoff = backoff.after(self._clock.now() - started_s)
+            self.log(name, f"died ({_how(code)}); restarting in {backoff.delay_s:g} s")
+            await self._wait(backoff.delay_s)
 
-    async def _live(self, name: str) -> tuple[int, str]:
-        """One life of a worker: its exit code, and the last line that it wrote."""
-        pulse = self._health[name].begin()
+    async def _run_once(self, name: str) -> tuple[int, str]:
+        """Start a worker and wait for its end: its exit code, and the last line that it wrote."""
+        liveness = self._health[name].begin()
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                *("--pulse", str(pulse)),
+                *("--liveness", str(liveness)),
                 stdin=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                pass_fds=(pulse,),
+                pass_fds=(liveness,),
                 # Ctrl-C must reach only the supervisor, which passes it on.
                 start_new_session=True,
             )
         finally:
-            os.close(pulse)
+            os.close(liveness)
         self._running[name] = process
         if self._stopping.is_set():
-            leash.send(process, signal.SIGTERM)
-        self.tell(name, f"started as process {process.pid}")
-        voice = Voice(process, lambda line: self._say(name, line))
+            parent_watch.send(process, signal.SIGTERM)
+        self.log(name, f"started (pid {process.pid})")
+        relay = StderrRelay(process, lambda line: self._say(name, line))
         code = await process.wait()
         del self._running[name]
         self._health[name].end()
-        last_line = await voice.end()
-        if code != WRONG and self._wrong is None:
-            voice.release()
+        last_line = await relay.end()
+        if code != NO_RESTART and self._fatal is None:
+            relay.release()
         return code, last_line
 
-    async def _pause(self, seconds: float) -> None:
+    async def _wait(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -156,22 +156,23 @@ class Supervisor:
             pass
 
     async def _end_all(self) -> None:
-        """Once asked to: SIGTERM to each, and to those who are left at the deadline, SIGKILL."""
+        """When asked to stop: SIGTERM to each worker; at the deadline, SIGKILL to those that still run."""
         await self._stopping.wait()
         for process in self._running.values():
-            leash.send(process, signal.SIGTERM)
+            parent_watch.send(process, signal.SIGTERM)
         await self._clock.sleep(self._stop_s)
         self._kill()
 
     def _kill(self) -> None:
         for process in self._running.values():
-            self._killed += leash.send(process, signal.SIGKILL)
+            self._killed += parent_watch.send(process, signal.SIGKILL)
 
 
-class Voice:
-    """Passes the lines on that a process writes to stderr, as they come.
+class StderrRelay:
+    """Passes on the lines that a process writes to stderr, as they arrive.
 
-    An error is held until it is known not to be the last word: what ends all is told once, by whoever ends it.
+    A line that begins with "error: " is held back until another follows: if it is the last one and stops all workers,
+    the supervisor's caller prints it, once.
     """
 
     def __init__(self, process: Process, say: Callable[[str], None]) -> None:
@@ -179,15 +180,15 @@ class Voice:
         self._say_line = say
         self._last_line = ""
         self._held: str | None = None
-        self._task = asyncio.create_task(self._repeat())
+        self._task = asyncio.create_task(self._relay())
 
     async def end(self) -> str:
-        """After the process has ended: the last line. A grandchild that keeps the pipe open is not waited for."""
-        await asyncio.wait([self._task], timeout=LAST_WORDS_S)
+        """The last line of a process that has ended. It does not wait for a grandchild that keeps the pipe open."""
+        await asyncio.wait([self._task], timeout=LAST_LINES_S)
         self._task.cancel()
         return self._last_line
 
-    async def _repeat(self) -> None:
+    async def _relay(self) -> None:
         assert self._process.stderr is not None
         rest = b""
         while chunk := await self._process.stderr.read(READ_BYTES):
@@ -208,7 +209,7 @@ class Voice:
             self._say_line(self._last_line)
 
     def release(self) -> None:
-        """Say what was held."""
+        """Pass on the line that was held back."""
         held, self._held = self._held, None
         if held is not None:
             self._say_line(held)

@@ -1,1 +1,1 @@
-"""For applications written against other libraries: what they know, with evenflow behind it."""
+"""Interfaces of other libraries, implemented with evenflow, for applications that were written against them."""

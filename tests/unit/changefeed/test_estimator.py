@@ -108,7 +108,7 @@ async def test_after_a_checkpoint_what_came_later_is_counted(scene: Scene) -> No
     assert {one.since for one in found if one.remaining} == {when}
 
 
-async def test_of_one_that_runs_the_owner_is_told(scene: Scene) -> None:
+async def test_the_owner_of_a_running_host_is_known(scene: Scene) -> None:
     scene.fill(*NAMES)
     async with asyncio.timeout(DEADLINE_S), scene.processor(checkpoint=Every(events=1)) as processor:
         assert isinstance(processor, ChangeFeedProcessor)

@@ -1,4 +1,4 @@
-"""Whom `on_error` is called for when a container or a lease store is away: once when it begins, not with every try."""
+"""`on_error` when a container or a lease store is unreachable: called once when it begins, not on every retry."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from evenflow.ports import Reader
 
 LONG_S = 300.0
-"""In which it is tried again dozens of times."""
+"""Long enough for dozens of retries."""
 
 
-class Fickle(FakeSource):
-    """A container that is away, or whose ranges cannot be read, while one says so."""
+class UnreliableSource(FakeSource):
+    """A container that the test makes unreachable, or whose ranges it makes unreadable."""
 
-    is_away = False
-    is_mute = False
+    is_unreachable = False
+    is_unreadable = False
 
     async def identity(self) -> Identity:
         self._answer()
@@ -38,25 +38,25 @@ class Fickle(FakeSource):
         return await super().partitions()
 
     async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
-        if self.is_mute:
+        if self.is_unreadable:
             raise SourceUnavailable("it cannot be read")
         return await super().open(partition, after, epoch=epoch)
 
     def _answer(self) -> None:
-        if self.is_away:
+        if self.is_unreachable:
             raise SourceUnavailable("it was deleted")
 
 
-class Told(list[tuple[str, str | None]]):
-    """An `on_error` that keeps what it was called with."""
+class ErrorLog(list[tuple[str, str | None]]):
+    """An `on_error` that records its calls."""
 
     async def __call__(self, error: Exception, lease_token: str | None) -> None:
         self.append((str(error), lease_token))
 
 
 @pytest.fixture
-def source(stage: Stage) -> Fickle:
-    stage.source = source = Fickle(2)
+def source(stage: Stage) -> UnreliableSource:
+    stage.source = source = UnreliableSource(2)
     return source
 
 
@@ -71,42 +71,42 @@ def host(stage: Stage, on_error: Any, **options: Any) -> ChangeFeedProcessor:
     return processor
 
 
-async def test_a_container_that_goes_away_is_told_once_and_again_when_it_goes_again(
-    stage: Stage, source: Fickle
-) -> None:
-    told = Told()
-    async with host(stage, told) as processor:
+async def test_each_outage_of_a_container_is_reported_once(stage: Stage, source: UnreliableSource) -> None:
+    errors = ErrorLog()
+    async with host(stage, errors) as processor:
         await until(lambda: len(processor.owned) == 2)
         for times in (1, 2):
-            source.is_away = True
+            source.is_unreachable = True
             await asyncio.sleep(LONG_S)
-            assert told == [("it was deleted", None)] * times
-            source.is_away = False
+            assert errors == [("it was deleted", None)] * times
+            source.is_unreachable = False
             await asyncio.sleep(LONG_S)
-    assert len(stage.told(Trouble)) > 20, "the log tells of every try"
+    assert len(stage.told(Trouble)) > 20, "the log has every retry"
 
 
-async def test_a_container_that_is_away_at_the_start_is_told_at_once(stage: Stage, source: Fickle) -> None:
-    told, source.is_away = Told(), True
-    processor = host(stage, told)
+async def test_a_container_that_is_unreachable_at_the_start_is_reported_at_once(
+    stage: Stage, source: UnreliableSource
+) -> None:
+    errors, source.is_unreachable = ErrorLog(), True
+    processor = host(stage, errors)
     serving = asyncio.create_task(processor.serve())
     await asyncio.sleep(LONG_S)
-    assert told == [("it was deleted", None)]
-    source.is_away = False
+    assert errors == [("it was deleted", None)]
+    source.is_unreachable = False
     await until(lambda: len(processor.owned) == 2)
     processor.stop()
     await serving
-    assert told == [("it was deleted", None)]
+    assert errors == [("it was deleted", None)]
 
 
-async def test_a_range_that_cannot_be_read_is_told_once_with_its_token(stage: Stage, source: Fickle) -> None:
-    told, source.is_mute = Told(), True
-    async with host(stage, told):
+async def test_an_unreadable_range_is_reported_once_with_its_token(stage: Stage, source: UnreliableSource) -> None:
+    errors, source.is_unreadable = ErrorLog(), True
+    async with host(stage, errors):
         await asyncio.sleep(LONG_S)
-    assert sorted(told) == [("it cannot be read", "0"), ("it cannot be read", "1")]
+    assert sorted(errors) == [("it cannot be read", "0"), ("it cannot be read", "1")]
 
 
-async def test_a_lease_for_a_range_that_there_is_not_is_told_with_where_it_is(stage: Stage) -> None:
+async def test_a_lease_of_a_missing_range_is_reported_with_its_location(stage: Stage) -> None:
     class Lacking(FakeSource):
         async def open(self, partition: str, after: Position, *, epoch: int) -> Reader:
             if partition == "1":
@@ -119,39 +119,39 @@ async def test_a_lease_for_a_range_that_there_is_not_is_told_with_where_it_is(st
         def lease_at(self, group: Group, partition: str) -> str:
             return f"row {partition} of {group.name}"
 
-    told, stage.source, stage.store = Told(), Lacking(2), Shown()
-    async with host(stage, told) as processor:
+    errors, stage.source, stage.store = ErrorLog(), Lacking(2), Shown()
+    async with host(stage, errors) as processor:
         await asyncio.sleep(LONG_S)
         assert set(processor.owned) == {"0", "1"}, "it stops no other"
-    assert told == [("There is no range '1'. It is row 1 of group. (It will be tried again.)", "1")]
+    assert errors == [("There is no range '1'. It is row 1 of group. (It will be tried again.)", "1")]
 
 
-async def test_a_lease_store_that_is_away_is_told_once(stage: Stage, source: Fickle) -> None:
-    told = Told()
-    async with host(stage, told) as processor:
+async def test_an_outage_of_the_lease_store_is_reported_once(stage: Stage, source: UnreliableSource) -> None:
+    errors = ErrorLog()
+    async with host(stage, errors) as processor:
         await until(lambda: len(processor.owned) == 2)
         stage.store.away = {"heartbeat"}
         await asyncio.sleep(LONG_S)
         stage.store.away = set()
         await until(lambda: len(processor.owned) == 2)
-    assert told == [("no heartbeat for now", None)]
+    assert errors == [("no heartbeat for now", None)]
 
 
-async def test_what_on_error_raises_is_logged_and_changes_nothing(stage: Stage, source: Fickle) -> None:
+async def test_what_on_error_raises_is_logged_and_changes_nothing(stage: Stage, source: UnreliableSource) -> None:
     async def on_error(error: Exception, lease_token: str | None) -> None:
-        raise OSError("the pager is away, too")
+        raise OSError("the pager is unreachable, too")
 
     async with host(stage, on_error) as processor:
         await until(lambda: len(processor.owned) == 2)
-        source.is_away = True
+        source.is_unreachable = True
         await asyncio.sleep(LONG_S)
-        source.is_away = False
+        source.is_unreachable = False
         await asyncio.sleep(LONG_S)
         assert len(processor.owned) == 2
-    assert [str(one.error) for one in stage.told(Trouble) if one.where == "hook"] == ["the pager is away, too"]
+    assert [str(one.error) for one in stage.told(Trouble) if one.where == "hook"] == ["the pager is unreachable, too"]
 
 
-async def test_an_on_error_that_never_returns_holds_nobody_up(stage: Stage, source: Fickle) -> None:
+async def test_an_on_error_that_never_returns_blocks_nothing(stage: Stage, source: UnreliableSource) -> None:
     async def on_error(error: Exception, lease_token: str | None) -> None:
         await asyncio.Event().wait()
 

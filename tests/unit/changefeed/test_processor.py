@@ -1,4 +1,4 @@
-"""The change feed processor on a real container: its options, its handlers, and what it tells."""
+"""The change feed processor on a real container: its options, its handlers, and its signals."""
 
 from __future__ import annotations
 
@@ -124,17 +124,17 @@ async def test_all_versions_come_with_what_was_done(container: Container) -> Non
     assert (seen[1]["current"]["total"], seen[1]["previous"]["total"]) == (2, 1)
 
 
-async def test_hooks_are_told_which_lease_it_is(container: Container) -> None:
-    told: list[tuple[str, str]] = []
+async def test_hooks_get_the_lease_token(container: Container) -> None:
+    calls: list[tuple[str, str]] = []
     processor = made(container, Changes())
-    processor.on_lease_acquired(lambda lease_token: told.append(("acquired", lease_token)))
+    processor.on_lease_acquired(lambda lease_token: calls.append(("acquired", lease_token)))
 
     @processor.on_lease_released
     async def released(lease_token: str) -> None:
-        told.append(("released", lease_token))
+        calls.append(("released", lease_token))
 
     await caught_up(processor)
-    assert sorted(told) == [("acquired", "0"), ("acquired", "1"), ("released", "0"), ("released", "1")]
+    assert sorted(calls) == [("acquired", "0"), ("acquired", "1"), ("released", "0"), ("released", "1")]
 
 
 # --- how much a host takes on
@@ -157,7 +157,7 @@ async def test_so_many_consumers_of_a_host_are_in_their_handler_at_once(create: 
 
     async def handle(changes: list[Any], context: ChangeContext) -> None:
         enter()
-        await until(both.is_set, DEADLINE_S)  # nobody is alone, or it would wait for ever
+        await until(both.is_set, DEADLINE_S)  # both calls run at once, or this would never end
         await asyncio.sleep(0.005)
         leave()
 
@@ -197,7 +197,7 @@ async def test_hosts_have_so_many_leases_as_they_are_to(
     }
 
 
-async def test_what_nobody_may_have_waits(create: Create) -> None:
+async def test_a_range_that_no_host_may_have_waits(create: Create) -> None:
     container, store, seen = create(ranges=4), MemoryStore(), Changes()
     fill(container, 40)
     first = made(container, seen, store, max_leases=3, heartbeat_s=0.05, ttl_s=5.0)
@@ -211,8 +211,8 @@ async def test_what_nobody_may_have_waits(create: Create) -> None:
     assert (estimates[missing].owner, estimates[missing].remaining) == (None, rest)
 
 
-# --- where it begins
-async def test_by_default_it_begins_now(container: Container) -> None:
+# --- start positions
+async def test_by_default_it_starts_now(container: Container) -> None:
     fill(container, 5)
     seen, store = Changes(), MemoryStore()
     processor = ChangeFeedProcessor(container, store, "mails")
@@ -224,7 +224,7 @@ async def test_by_default_it_begins_now(container: Container) -> None:
     assert seen.ids == ["o-10", "o-11", "o-12"]
 
 
-async def test_it_begins_at_a_time(container: Container) -> None:
+async def test_it_starts_at_a_time(container: Container) -> None:
     fill(container, 5)
     await asyncio.sleep(0.01)
     since = datetime.now(UTC)
@@ -235,7 +235,7 @@ async def test_it_begins_at_a_time(container: Container) -> None:
 
 
 # --- checkpoints
-async def test_with_manual_checkpoints_what_is_not_marked_comes_again(container: Container) -> None:
+async def test_with_manual_checkpoints_unmarked_changes_come_again(container: Container) -> None:
     fill(container, 12)
     store, first, again = MemoryStore(), Changes(), Changes()
 
@@ -258,8 +258,8 @@ async def test_with_manual_checkpoints_what_is_not_marked_comes_again(container:
 
 
 @pytest.mark.parametrize("how", ["sort", "pop"])
-async def test_a_checkpoint_of_a_change_is_right_whatever_becomes_of_the_list(container: Container, how: str) -> None:
-    """It is the handler's own: to be sorted, or emptied."""
+async def test_a_checkpoint_is_right_after_the_handler_changed_its_list(container: Container, how: str) -> None:
+    """The list belongs to the handler, which may sort or empty it."""
     fill(container, 12)
     store, again = MemoryStore(), Changes()
 
@@ -280,13 +280,13 @@ async def test_a_checkpoint_takes_a_change_of_its_own_call(container: Container)
     fill(container, 3)
 
     async def handle(changes: list[Any], context: ChangeContext) -> None:
-        with pytest.raises(Misconfigured, match=r"context.checkpoint\(change\) takes one of the changes"):
+        with pytest.raises(Misconfigured, match=r"context.checkpoint\(change\) got an object that is none of"):
             context.checkpoint(dict(changes[0]))
 
     await caught_up(made(container, handle, checkpoint=Manual()))
 
 
-async def test_a_checkpoint_that_nobody_awaits_is_warned_of_by_its_name(container: Container) -> None:
+async def test_the_warning_about_a_checkpoint_that_is_not_awaited_has_its_name(container: Container) -> None:
     fill(container, 1)
     named: list[str] = []
 
@@ -370,12 +370,12 @@ async def test_a_document_that_cannot_be_handled_is_a_dead_letter_and_the_others
 
     processor = made(container, handle, dead_letter=dead_letters, retry=QUICK, breaker=None)
     processor.on_error(lambda error, lease_token: errors.append((str(error), lease_token)))
-    told: list[DeadLettered] = []
-    processor.listen(lambda one: told.append(one) if isinstance(one, DeadLettered) else None)
+    signals: list[DeadLettered] = []
+    processor.listen(lambda one: signals.append(one) if isinstance(one, DeadLettered) else None)
     await caught_up(processor)
     assert seen.ids == sorted(f"o-{n}" for n in range(20) if n != 7)
     assert {text for text, _ in errors} == {"no stock"}
-    (dead_letter,) = told
+    (dead_letter,) = signals
     assert {token for _, token in errors} == {dead_letter.partition}
     group = Group("container", "orders", "mails")
     (record,) = [record async for record in dead_letters.read(group)]
@@ -395,10 +395,10 @@ async def test_without_dead_letters_it_stops_the_range_and_says_so(container: Co
 
 
 @pytest.mark.parametrize("mode", ["latest", "all"])
-async def test_a_range_that_stops_names_its_document_wherever_it_is_told(container: Container, mode: str) -> None:
+async def test_a_range_that_stops_names_its_document_everywhere(container: Container, mode: str) -> None:
     fill(container, 20)
-    told: list[Signal] = []
-    heard: list[Exception] = []
+    signals: list[Signal] = []
+    errors: list[Exception] = []
     whose = "(document 'o-7', key 'c-0')"
 
     async def handle(changes: list[Any], context: ChangeContext) -> None:
@@ -407,35 +407,35 @@ async def test_a_range_that_stops_names_its_document_wherever_it_is_told(contain
 
     store = MemoryStore()
     processor = made(container, handle, store, retry=QUICK, breaker=None, mode=mode)
-    processor.listen(told.append)
-    processor.on_error(lambda error, lease_token: heard.append(error))
+    processor.listen(signals.append)
+    processor.on_error(lambda error, lease_token: errors.append(error))
     with pytest.raises(PartitionHalted) as halted:
         await caught_up(processor)
     assert whose in str(halted.value)
-    (stopped,) = [one for one in told if isinstance(one, Stopped)]
+    (stopped,) = [one for one in signals if isinstance(one, Stopped)]
     assert f"is STOPPED at event {stopped.position} {whose}, which failed 2 times" in str(stopped)
-    assert any(f"event {stopped.position} {whose}: handler: ValueError" in str(one) for one in told)
-    assert heard[-1].__notes__ == [f"evenflow: event {stopped.position} of partition {stopped.partition} {whose}"]
+    assert any(f"event {stopped.position} {whose}: handler: ValueError" in str(one) for one in signals)
+    assert errors[-1].__notes__ == [f"evenflow: event {stopped.position} of partition {stopped.partition} {whose}"]
     group = Group("container", "orders", "mails")
     look = GroupWatcher().observe(await survey(store, group, None), 0.0, 0.0)
     (finding,) = [one for one in look.findings if one.kind == "stopped"]
     assert f"is blocked at event {stopped.position} {whose}, which failed 2 times" in finding.what
 
 
-# --- containers that go
+# --- damaged documents and missing containers
 @pytest.mark.parametrize("dead_letters", [None, MemoryDeadLetters()], ids=["stop", "dead letter"])
 async def test_a_document_that_cannot_be_decoded_is_not_blamed_on_the_handler(
     dead_letters: MemoryDeadLetters | None,
 ) -> None:
-    feed, seen, told = FakeFeed(1), Changes(), list[str]()
+    feed, seen, signals = FakeFeed(1), Changes(), list[str]()
     for body in (b'{"id": "o-1"}', b'{"id": "o-2", "note": "\\ud800"}', b'{"id": "o-3"}'):
         feed.append("0", body, key="c-7")
     processor = made(feed, seen, retry=QUICK, breaker=None, dead_letter=dead_letters)
-    processor.listen(lambda one: told.append(str(one)) if isinstance(one, Stopped | DeadLettered) else None)
+    processor.listen(lambda one: signals.append(str(one)) if isinstance(one, Stopped | DeadLettered) else None)
     with nullcontext() if dead_letters else pytest.raises(PartitionHalted, match="cannot be decoded"):
         await caught_up(processor)
     assert seen.ids == (["o-1", "o-3"] if dead_letters else ["o-1"])
-    (text,) = told
+    (text,) = signals
     assert "the document of the change at 1 (key 'c-7') cannot be decoded, and the handler was not called" in text
     assert "on_poison='skip'" in text
     assert "Fix the handler" not in text
@@ -458,10 +458,10 @@ async def test_a_container_that_is_made_again_while_it_runs_ends_it(container: C
     other = ChangeFeedProcessor(f"container:{container.path}", store, "mails-2", start="beginning")
     other.on_changes(fresh)
     await caught_up(other)
-    assert len(fresh) == 3, "another name begins anew"
+    assert len(fresh) == 3, "another name starts from the beginning"
 
 
-async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_path: Path) -> None:
+async def test_an_unreachable_container_is_retried(container: Container, tmp_path: Path) -> None:
     fill(container, 3)
     seen, troubles, errors = Changes(), list[Trouble](), list[tuple[Exception, str | None]]()
     processor = made(f"container:{container.path}", seen, refresh_s=0.05)
@@ -469,13 +469,13 @@ async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_
     processor.on_error(lambda error, lease_token: errors.append((error, lease_token)))
     async with asyncio.timeout(DEADLINE_S), processor:
         await until(lambda: len(seen) == 3)
-        container.path.rename(tmp_path / "away")
+        container.path.rename(tmp_path / "moved")
         await until(lambda: any("Restore it" in str(one.error) for one in troubles))
         await until(lambda: len(errors) == 3)
         await until(lambda: len(troubles) > 15)
         assert {token for error, token in errors if isinstance(error, SourceUnavailable)} == {"0", "1", None}
-        assert len(errors) == 3, "when it begins, and not with every try"
-        (tmp_path / "away").rename(container.path)
+        assert len(errors) == 3, "once when it begins, not on every retry"
+        (tmp_path / "moved").rename(container.path)
         with Container(container.path) as again:
             fill(again, 2, first=10)
             await until(lambda: len(seen) == 5)
@@ -483,7 +483,7 @@ async def test_a_container_that_is_away_is_waited_for(container: Container, tmp_
 
 
 async def test_one_name_on_two_containers(tmp_path: Path) -> None:
-    """Those of different names have leases of their own. Two of one name are told apart, and the second is refused."""
+    """Containers of different names have separate leases. Of two with one name, the second is rejected."""
     store = MemoryStore()
     seen = {}
     for path in ("a/orders", "b/returns"):
@@ -499,7 +499,7 @@ async def test_one_name_on_two_containers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("first", "then"), [("latest", "all"), ("all", "latest")])
 async def test_one_name_in_two_modes_is_refused(container: Container, first: str, then: str) -> None:
-    """Beside hosts of the other mode, and after them; nobody who runs is disturbed."""
+    """While hosts of the other mode run, and after them. Running hosts are not affected."""
     fill(container, 3)
     store, seen = MemoryStore(), Changes()
     refusal = rf"group container/orders/mails reads with mode={first}, and this instance with mode={then}"
@@ -514,7 +514,7 @@ async def test_one_name_in_two_modes_is_refused(container: Container, first: str
     await caught_up(made(container, seen, store, mode=first))
 
 
-async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> None:
+async def test_a_seek_needs_the_mode_of_the_group(container: Container) -> None:
     fill(container, 3)
     store, group = MemoryStore(), Group("container", "orders", "mails")
     await caught_up(made(container, Changes(), store, mode="all"))
@@ -528,7 +528,7 @@ async def test_who_seeks_names_the_mode_of_the_group(container: Container) -> No
     assert len(await leases_for(ContainerSource(container, mode="all"), exported)) == 2
 
 
-# --- what it costs
+# --- request units
 class ChargedFeed(FakeFeed):
     def charges(self) -> Mapping[str, float]:
         return {"read feed": 12.5 + 1e-9, "read ranges": 2.0}
@@ -539,29 +539,29 @@ class ChargedStore(MemoryStore):
         return {"write lease": 3.0, "read feed": 0.5}
 
 
-async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_request_units_are_summed_and_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     feed = ChargedFeed(1)
     feed.append("0", b'{"id": "o-1"}')
     charges: list[float | None] = []
-    told: list[Spent] = []
+    signals: list[Spent] = []
 
     async def handle(changes: list[Any], context: ChangeContext) -> None:
         charges.append(context.request_charge)
 
     processor = made(feed, handle, ChargedStore())
-    processor.listen(lambda one: told.append(one) if isinstance(one, Spent) else None)
+    processor.listen(lambda one: signals.append(one) if isinstance(one, Spent) else None)
     assert processor.charges == {}
     with caplog.at_level(logging.INFO, "evenflow"):
         await caught_up(processor)
     assert charges == [14.5]
     assert processor.charges == {"read feed": 13.0, "read ranges": 2.0, "write lease": 3.0}
-    assert [one.units for one in told] == [processor.charges]
-    assert "used 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
+    assert [one.units for one in signals] == [processor.charges]
+    assert "spent 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
 
 
-# --- what it is made with
+# --- options
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"start": "earliest"}, "start='earliest': give 'now', 'beginning', or a datetime"),
         ({"start": datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001 - that is the mistake
@@ -587,38 +587,38 @@ async def test_request_units_are_summed_and_told_at_the_end(caplog: pytest.LogCa
         ),
     ],
 )
-def test_a_wrong_option_is_told_by_the_name_that_it_has_here(options: dict[str, Any], told: str) -> None:
+def test_a_wrong_option_is_reported_with_its_name_here(options: dict[str, Any], message: str) -> None:
     given = {"monitored": "container:orders", "leases": "memory:", "processor_name": "mails", **options}
     with pytest.raises(Misconfigured) as refused:
         ChangeFeedProcessor(**given)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("poll_interval", "did you mean 'poll_interval_s'?"),
         ("with_instance_name", "did you mean 'instance_name'?"),
         ("dead_leter", "did you mean 'dead_letter'?"),
         ("batch_events", "did you mean 'max_items'?"),
         ("group", "did you mean 'processor_name'?"),
-        ("zebra", "its options are in docs/reference/changefeed.md."),
+        ("zebra", "see docs/reference/changefeed.md for its options."),
     ],
 )
-def test_an_option_that_there_is_not_is_told_with_the_one_that_is_near(name: str, told: str) -> None:
+def test_an_unknown_option_is_reported_with_a_similar_one(name: str, message: str) -> None:
     given: dict[str, Any] = {name: 1}
     with pytest.raises(TypeError) as refused:
         ChangeFeedProcessor("container:orders", "memory:", "mails", **given)
-    assert str(refused.value) == f"ChangeFeedProcessor() has no option {name!r}: {told}"
+    assert str(refused.value) == f"ChangeFeedProcessor() has no option {name!r}: {message}"
 
 
-async def test_what_is_open_already_has_its_mode(container: Container) -> None:
-    with pytest.raises(Misconfigured, match="is open already: pass mode and poll_s when you create it"):
+async def test_the_mode_of_an_open_source_cannot_be_set(container: Container) -> None:
+    with pytest.raises(Misconfigured, match="is open already: say mode and poll_s where it is made"):
         await caught_up(made(ContainerSource(container), Changes(), mode="all", poll_interval_s=1.0))
 
 
 @pytest.mark.parametrize(
-    ("hook", "handler", "told"),
+    ("hook", "handler", "message"),
     [
         ("on_changes", lambda changes: None, "must take two arguments, (changes, context)"),
         ("on_error", lambda error: None, "must take two arguments, (error, lease_token)"),
@@ -627,11 +627,11 @@ async def test_what_is_open_already_has_its_mode(container: Container) -> None:
         ("on_changes", 7, "needs a function"),
     ],
 )
-def test_a_handler_that_cannot_be_called_is_told_at_once(hook: str, handler: Any, told: str) -> None:
+def test_a_handler_with_wrong_arguments_is_rejected_at_once(hook: str, handler: Any, message: str) -> None:
     processor = ChangeFeedProcessor("container:orders", "memory:", "mails")
     with pytest.raises(Misconfigured) as refused:
         getattr(processor, hook)(handler)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 async def test_without_a_handler_it_says_which_one_is_missing(container: Container) -> None:

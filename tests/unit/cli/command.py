@@ -1,7 +1,7 @@
-"""The real command line, run in this process: what a program of its own would only show more slowly.
+"""Runs the real command line in this process, which is faster than a process of its own.
 
-It goes through the same entry point as the installed program, so errors and exit codes are the real ones. Nothing of
-it stays: the folder, the environment, the standard streams, the import path and the log handlers are as before.
+It uses the entry point of the installed program, so errors and exit codes are the real ones. Afterwards the current
+folder, the environment, the standard streams, the import path and the log handlers are restored.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 def evenflow(
     *arguments: str, folder: Path, text: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """`evenflow ARGUMENTS` in this folder, with this text on its standard input, as from a file."""
-    with TemporaryFile("w+", encoding="utf-8", newline="") as stdin:  # a real one: it may be read by its descriptor
+    """Run `evenflow ARGUMENTS` in this folder, with this text as a file on standard input."""
+    with TemporaryFile(
+        "w+", encoding="utf-8", newline=""
+    ) as stdin:  # a real file, because commands may read its descriptor
         stdin.write(text or "")
         stdin.seek(0)
         return _ended(arguments, folder, environment, stdin)
 
 
 def asked(typed: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command that may ask on a terminal, where this has been typed."""
+    """Run a command on a terminal where this text was typed."""
     ours, theirs = pty.openpty()
     with open(ours, "wb", buffering=0) as keyboard, open(theirs, encoding="utf-8") as stdin:
         keyboard.write(typed.encode())
@@ -44,20 +46,20 @@ def asked(typed: str, *arguments: str, folder: Path) -> subprocess.CompletedProc
 
 
 def seen(*arguments: str, folder: Path) -> Any:
-    """What a command that only looks tells programs; None when it fails."""
+    """The JSON that a read-only command prints; None if it fails."""
     done = evenflow(*arguments, "--json", folder=folder)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def answer(*arguments: str, folder: Path, text: str | None = None) -> str:
-    """What it printed, given that it succeeded."""
+    """The output of a command that must succeed."""
     done = evenflow(*arguments, folder=folder, text=text)
     assert done.returncode == 0, (arguments, done.stderr)
     return done.stdout
 
 
 def facts(*arguments: str, folder: Path, text: str | None = None) -> Any:
-    """What it tells programs, given that it succeeded."""
+    """The JSON of a command that must succeed."""
     return json.loads(answer(*arguments, "--json", folder=folder, text=text))
 
 
@@ -85,7 +87,7 @@ def _ended(
 
 
 def _exit_code() -> int:
-    """As the interpreter ends a program: with the code of SystemExit, its text on stderr, or a traceback."""
+    """The exit code of `main`, with SystemExit and exceptions handled as the interpreter does."""
     try:
         main()
     except SystemExit as end:
@@ -106,7 +108,7 @@ def _surroundings(
     with ExitStack() as ends:
         ends.enter_context(chdir(folder))
         ends.enter_context(_same_log_handlers("azure"))
-        # All of the environment is restored, since --debug sets a variable. A pipe has no width: it is taken for 80.
+        # The whole environment is restored, since --debug sets a variable. COLUMNS gives the pipe a width.
         ends.enter_context(patch.dict(os.environ, {"COLUMNS": "80", **environment}))
         ends.enter_context(patch.object(sys, "argv", ["evenflow", *arguments]))
         ends.enter_context(patch.object(sys, "path", list(sys.path)))

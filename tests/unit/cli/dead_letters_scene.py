@@ -37,7 +37,7 @@ def dead_letter(number: int, partition: str = "0", **more: Any) -> DeadLetter:
     )
 
 
-LETTERS = [
+DEAD_LETTERS = [
     dead_letter(7),
     dead_letter(9, key="home-7", reason="parked", error="an earlier event of this key", traceback="", attempts=0),
     dead_letter(
@@ -47,7 +47,7 @@ LETTERS = [
 
 
 class Place:
-    """The folder, its target, and what the owner answers and has handled."""
+    """The folder, its dead-letter target, and which dead letters the owner handles and fails."""
 
     def __init__(self, folder: Path, target: str) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class Place:
         ]
         assert all(outcome.ok for outcome in await store.swap(GROUP, claims))
         await store.aclose()
-        await self.file(*LETTERS)
+        await self.file(*DEAD_LETTERS)
 
     async def file(self, *records: DeadLetterRecord) -> None:
         dead_letters = open_dead_letters(self.target)
@@ -130,7 +130,7 @@ class Place:
 
     @contextmanager
     def owner(self) -> Iterator[None]:
-        """Meanwhile a thread heartbeats, and does what the group's state asks for, as the owner of both partitions."""
+        """Inside the block, a thread acts as the owner of both partitions: it heartbeats and handles redrives."""
         over = threading.Event()
         thread = threading.Thread(target=lambda: asyncio.run(self._own(over)))
         thread.start()

@@ -1,4 +1,4 @@
-"""A hub and a group on it, made by function calls: what commands look at and change without any instance."""
+"""A hub and a group, made by function calls, for commands that inspect and change a group without an instance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PARTITIONS, EVENTS = 4, 10
 TTL_S = 600.0
-"""Of instances that nothing must make silent while a test lasts."""
+"""So long that no instance becomes silent during a test."""
 PROFILES = """
 default = "alerts"
 

@@ -1,4 +1,4 @@
-"""Which commands are loaded for a command line, and that no command pays for another."""
+"""Which commands are loaded for a command line, and that no command pays for the imports of another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from evenflow.cli.app import COMMANDS, asked_for, assembled
+from evenflow.cli.app import COMMANDS, assembled, requested_commands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,39 +30,39 @@ HEAVY = "evenflow.testing", "rich.progress", "rich.live", "pygments", "markdown_
         ([], list(COMMANDS)),
     ],
 )
-def test_the_one_that_is_called_for_sure_else_all(arguments: list[str], names: list[str]) -> None:
-    assert list(asked_for(arguments)) == names
+def test_the_named_command_is_loaded_else_all(arguments: list[str], names: list[str]) -> None:
+    assert list(requested_commands(arguments)) == names
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_works_without_the_others(name: str) -> None:
+def test_each_command_works_without_the_others(name: str) -> None:
     group = typer.main.get_command(assembled([name]))
     assert list(group.commands) == [name]  # type: ignore[attr-defined]
 
 
-def test_a_look_at_a_group_loads_nothing_heavy() -> None:
+def test_status_loads_nothing_heavy() -> None:
     program = f"""
 import sys
-from evenflow.cli.app import asked_for, assembled
-assembled(asked_for(["status"]))
+from evenflow.cli.app import requested_commands, assembled
+assembled(requested_commands(["status"]))
 print([name for name in sys.modules if name.startswith({HEAVY!r})])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 
-def test_python_knows_the_program_by_the_name_of_the_package() -> None:
+def test_python_m_evenflow_is_the_same_program() -> None:
     done = subprocess.run([sys.executable, "-m", "evenflow", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{version('evenflow')}\n", "")
 
 
-def test_one_is_told_as_one(tmp_path: Path) -> None:
+def test_one_partition_is_singular(tmp_path: Path) -> None:
     made = CliRunner().invoke(assembled(["hub"]), ["hub", "create", str(tmp_path / "homes"), "--partitions", "1"])
-    assert "made hub homes with 1 partition in" in made.output
+    assert "created hub homes with 1 partition in" in made.output
 
 
-def test_no_command_needs_an_extra_to_be_helped_with() -> None:
-    """Whoever has installed the core and the extra `cli` sees the help and the version."""
+def test_help_needs_no_other_extra() -> None:
+    """The core and the extra `cli` are enough for the help and the version."""
     program = """
 import sys
 from importlib.metadata import packages_distributions, requires
@@ -73,7 +73,7 @@ core = {one.name for one in needed if one.marker is None or one.marker.evaluate(
 extras = {one.name for one in needed} - core
 for name, distributions in packages_distributions().items():
     if extras.issuperset(distributions):
-        sys.modules[name] = None  # an import of it fails as that of a package that is not there
+        sys.modules[name] = None  # makes its import fail as if it were not installed
 from evenflow.cli.app import assembled
 assembled()
 """

@@ -1,4 +1,4 @@
-"""`evenflow dead-letters`: what it lists and shows, redrives and drops, and what it refuses."""
+"""`evenflow dead-letters`: list, show, redrive, drop, and their errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path, "jsonl:dead")
 
 
-def test_of_many_that_fail_again_the_first_are_told(place: Place, tmp_path: Path) -> None:
+def test_of_many_failures_the_first_are_reported(place: Place, tmp_path: Path) -> None:
     asyncio.run(place.file(*(dead_letter(number) for number in range(100, 130))))
     place.failing = set(place.states())
     with place.owner():
-        done = evenflow("dead-letters", "redrive", *WHERE, *STORE, "--all", "--yes", "--why", "mended", folder=tmp_path)
+        done = evenflow("dead-letters", "redrive", *WHERE, *STORE, "--all", "--yes", "--why", "fixed", folder=tmp_path)
     assert done.stderr.count("failed again") == 20
-    assert "... and 13 more: evenflow dead-letters list shows all" in done.stderr
+    assert "... and 13 more; `evenflow dead-letters list` shows all" in done.stderr
 
 
 @pytest.mark.parametrize("target", ["jsonl:dead", "hub:dead"])
@@ -39,7 +39,7 @@ def test_dead_letters_are_listed_shown_redriven_and_dropped(tmp_path: Path, targ
     assert (listed["hub"], [one["dead_letter"] for one in listed["dead_letters"]]) == ("homes", ["0@7", "0@9", "1@2"])
     place.failing = {"1@2"}
     with place.owner():
-        done = evenflow("dead-letters", "redrive", *where, "--all", "--yes", "--why", "mended", folder=tmp_path)
+        done = evenflow("dead-letters", "redrive", *where, "--all", "--yes", "--why", "fixed", folder=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "1@2 failed again: ValueError: still no" in done.stderr
     assert "2 redriven, 1 failed" in done.stderr
@@ -51,14 +51,14 @@ def test_dead_letters_are_listed_shown_redriven_and_dropped(tmp_path: Path, targ
     assert answer("dead-letters", "list", *where, folder=tmp_path) == ""
     shown = facts("dead-letters", "show", "1@2", *where, folder=tmp_path)
     assert [(one["verdict"], one["why"]) for one in shown["verdicts"]] == [
-        ("again", "mended"), ("failed", "ValueError: still no"), ("dropped", "no home"),
+        ("again", "fixed"), ("failed", "ValueError: still no"), ("dropped", "no home"),
     ]  # fmt: skip
-    assert [action[:2] for action in place.actions()] == [("drop", "no home"), ("redrive", "mended")]
+    assert [action[:2] for action in place.actions()] == [("drop", "no home"), ("redrive", "fixed")]
 
 
-def test_a_list_is_a_table_for_people(place: Place) -> None:
+def test_a_list_is_a_table(place: Place) -> None:
     header, *rows = answer("dead-letters", "list", *WHERE, "--source", "hub:homes", folder=place.folder).splitlines()
-    assert header.split() == ["LETTER", "STATE", "TRIES", "KEY", "REASON", "ATTEMPTS", "FILED", "ERROR"]
+    assert header.split() == ["ID", "STATE", "TRIES", "KEY", "REASON", "ATTEMPTS", "FILED", "ERROR"]
     assert rows[0].split() == [
         "0@7", "dead", "0", "home-7", "poison", "5", "2023-11-14T22:13:20Z", "ValueError:", "no", "such", "home",
     ]  # fmt: skip
@@ -84,10 +84,10 @@ def test_a_list_is_filtered(place: Place, filters: list[str], expected: list[str
     assert [one["dead_letter"] for one in found["dead_letters"]] == expected
 
 
-def test_all_of_a_dead_letter_is_shown(place: Place) -> None:
+def test_everything_about_a_dead_letter_is_shown(place: Place) -> None:
     shown = answer("dead-letters", "show", "0@7", *WHERE, *STORE, folder=place.folder)
     for line in (
-        "LETTER      0@7",
+        "ID          0@7",
         "STATE       dead",
         "ATTEMPTS    5",
         "INSTANCE    one",
@@ -104,7 +104,7 @@ def test_all_of_a_dead_letter_is_shown(place: Place) -> None:
     assert known["properties"] == {"b": {"$bytes": "AQ=="}, "n": 1}
 
 
-def test_a_redrive_as_json_tells_what_became_of_each(place: Place) -> None:
+def test_a_redrive_as_json_has_the_result_of_each(place: Place) -> None:
     place.failing = {"0@9"}
     with place.owner():
         done = evenflow(
@@ -117,43 +117,43 @@ def test_a_redrive_as_json_tells_what_became_of_each(place: Place) -> None:
     assert found["failed"] == [{"dead_letter": "0@9", "error": "ValueError: still no"}]
 
 
-def test_where_nobody_runs_it_says_so(place: Place) -> None:
+def test_without_a_live_instance_it_says_so(place: Place) -> None:
     asyncio.run(place.leave())
     done = evenflow("dead-letters", "redrive", "0@7", *WHERE, *STORE, "--yes", folder=place.folder)
     assert done.returncode == 1
-    assert "partition 0: no instance is running" in done.stderr
-    assert "asked for; they will be handled when an instance runs" in done.stderr
+    assert "partition 0: no instance runs" in done.stderr
+    assert "requested; they will be handled when an instance runs" in done.stderr
     again = evenflow("dead-letters", "redrive", "0@7", *WHERE, *STORE, "--yes", "--json", folder=place.folder)
     found = json.loads(again.stdout)
-    assert (found["asked"], found["waiting"], found["unattended"]) == (0, ["0@7"], {"0": "no instance is running"})
-    assert [one.number for one in place.verdicts("again")] == [1], "nothing is asked for twice"
+    assert (found["asked"], found["waiting"], found["unattended"]) == (0, ["0@7"], {"0": "no instance runs"})
+    assert [one.number for one in place.verdicts("again")] == [1], "nothing is requested twice"
     with place.owner():
         wait_for(lambda: place.states()["0@7"] == "redriven", "the dead letter to be handled")
 
 
-def test_one_need_not_wait(place: Place) -> None:
+def test_a_redrive_need_not_wait(place: Place) -> None:
     found = facts("dead-letters", "redrive", "--all", "--yes", "--no-wait", *WHERE, *STORE, folder=place.folder)
     assert (found["asked"], len(found["waiting"])) == (3, 3)
     assert set(place.states().values()) == {"again"}
 
 
-def test_what_overtakes_is_warned_of(place: Place) -> None:
+def test_a_redrive_out_of_order_is_warned_of(place: Place) -> None:
     with place.owner():
         done = evenflow("dead-letters", "redrive", "0@9", *WHERE, *STORE, "--yes", folder=place.folder)
     assert done.returncode == 0
-    assert "warning: 0@9 follows an earlier dead letter of its key" in done.stderr
+    assert "warning: 0@9 follows an earlier dead letter of the same key, which is not selected" in done.stderr
 
 
 @pytest.mark.parametrize(("word", "code", "state"), [("y\n", 0, "dropped"), ("n\n", 1, "dead"), ("\n", 1, "dead")])
 def test_at_a_terminal_it_asks_first(place: Place, word: str, code: int, state: str) -> None:
     done = asked(word, "dead-letters", "drop", "0@7", *WHERE, *STORE, folder=place.folder)
     assert (done.returncode, done.stdout) == (code, "")
-    assert "Drop 1 dead letter of group local/homes/alerts for good?" in done.stderr
+    assert "Permanently drop 1 dead letter of group local/homes/alerts?" in done.stderr
     assert "ValueError: no such home" in done.stderr, "it shows what it will do"
     assert place.states()["0@7"] == state
 
 
-def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(place: Place) -> None:
+def test_a_damaged_target_is_listed_as_far_as_possible_and_never_changed(place: Place) -> None:
     path = place.folder / "dead/local/homes/alerts/0.jsonl"
     first, *others = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([first[:40], b"\n", *others]))
@@ -170,9 +170,9 @@ def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(plac
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["list", *WHERE], 2, "or --source, to say which hub's group is meant"),
-        (["list", *WHERE, *STORE, "7"], 2, "a dead letter is named PARTITION@OFFSET"),
-        (["list", *WHERE, *STORE, "--state", "alive"], 2, "a state is dead, again, redriven, dropped"),
+        (["list", *WHERE], 2, "or --source URL to name the group's hub"),
+        (["list", *WHERE, *STORE, "7"], 2, "'7' is not the id of a dead letter; write PARTITION@OFFSET"),
+        (["list", *WHERE, *STORE, "--state", "alive"], 2, "'alive' is not a state; use dead, again, redriven, dropped"),
         (["list", *WHERE, *STORE, "0@99"], 1, "error: This group has no dead letter 0@99"),
         (["show", "0@99", *WHERE, *STORE], 1, "error: This group has no dead letter 0@99"),
         (
@@ -192,11 +192,11 @@ def test_a_damaged_target_is_listed_as_far_as_it_goes_and_changed_by_nobody(plac
             "error: The store has no group 'other'",
         ),
         (["redrive", *WHERE, "--all"], 2, "--store"),
-        (["redrive", *WHERE, *STORE], 2, "say which"),
-        (["redrive", *WHERE, *STORE, "--all"], 2, "add --yes to do it"),
+        (["redrive", *WHERE, *STORE], 2, "no dead letters selected"),
+        (["redrive", *WHERE, *STORE, "--all"], 2, "pass --yes to confirm"),
         (["redrive", *WHERE, *STORE, "--all", "--rate", "0"], 2, "--rate"),
-        (["drop", *WHERE, *STORE], 2, "say which"),
-        (["drop", *WHERE, *STORE, "--key", "home-7"], 2, "add --yes to do it"),
+        (["drop", *WHERE, *STORE], 2, "no dead letters selected"),
+        (["drop", *WHERE, *STORE, "--key", "home-7"], 2, "pass --yes to confirm"),
         (["drop", *WHERE, *STORE, "0@99", "--yes"], 1, "error: This group has no dead letter 0@99"),
     ],
 )
@@ -213,9 +213,9 @@ def test_an_error_is_one_message_and_an_exit_code(place: Place, arguments: list[
 
 def test_an_empty_list_says_why_it_is_empty(place: Place) -> None:
     flags = ("--dead-letters", place.target, "--group", "alerts", *STORE)
-    none = evenflow("dead-letters", "list", *flags, "--key", "nobody", folder=place.folder)
+    none = evenflow("dead-letters", "list", *flags, "--key", "home-0", folder=place.folder)
     assert (none.returncode, none.stderr) == (0, "no dead letters match\n")
     done = evenflow("dead-letters", "drop", "--all", "--yes", *flags, folder=place.folder)
     assert done.returncode == 0, done.stderr
     empty = evenflow("dead-letters", "list", *flags, folder=place.folder)
-    assert empty.stderr.endswith("are redriven or dropped: --all shows them\n")
+    assert empty.stderr == "no open dead letters; 3 redriven or dropped (--all shows them)\n"

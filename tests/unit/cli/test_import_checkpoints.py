@@ -1,4 +1,4 @@
-"""`evenflow import-checkpoints` from a folder of lease blobs: what it takes over, and what it refuses in one line."""
+"""`evenflow import-checkpoints` from a folder of lease blobs: what it imports, and its errors of one line."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ async def _offsets(folder: Path) -> dict[str, str]:
     ("where", "files", "reported"),
     [
         ("missing", {}, "There is no folder missing"),
-        ("copies", {}, "There is no lease of a host"),
-        ("copies", {"0": "no json"}, "is not a lease of an EventProcessorHost"),
-        ("copies", {"0": lease("1", 2)}, "is the lease of partition '1'"),
+        ("copies", {}, "There are no leases of a host"),
+        ("copies", {"0": "no json"}, "is no lease of an EventProcessorHost"),
+        ("copies", {"0": lease("1", 2)}, "contains the lease of partition '1'"),
         ("copies", {"5": lease("5", 2)}, "There is no partition 5"),
         ("copies", {"0": lease("0", 4_000)}, "Is this the hub that the host read?"),
         ("copies", {"0": lease("0", 2).replace('"Offset": "2"', '"Offset": "3"')}, "this offset is event 3"),
         ("azblob://x/y", {}, "azblob"),
     ],
 )
-def test_what_is_wrong_is_reported_in_one_line(
+def test_an_error_is_reported_in_one_line(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_reported_in_one_line(
     assert err.count("\n") == 1
 
 
-def test_what_an_owner_is_called_does_not_steer_the_terminal(
+def test_the_name_of_an_owner_cannot_control_the_terminal(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "copies" / "0").write_text(lease("0", 2).replace("old-host", "\\u001b[2Jhost"))

@@ -41,22 +41,22 @@ def test_leases_are_listed(homes: Path) -> None:
     assert [line.split()[3:6] for line in lines[1:]] == [["9", "9", "10"]] * 4
 
 
-def test_they_are_carried_into_another_store(homes: Path) -> None:
-    told = evenflow("leases", "export", "leases.json", *flags(), folder=homes)
-    assert "wrote 4 leases of alerts to leases.json" in told.stderr
+def test_leases_move_to_another_store_through_a_file(homes: Path) -> None:
+    exported = evenflow("leases", "export", "leases.json", *flags(), folder=homes)
+    assert "wrote 4 leases of alerts to leases.json" in exported.stderr
     other = flags("sqlite:other", "moved")
     shown = evenflow("leases", "import", "leases.json", *other, "--dry-run", folder=homes)
     assert "would write 4 checkpoints" in shown.stderr
     assert not (homes / "other").exists()
     assert evenflow("leases", "import", "leases.json", *other, folder=homes).returncode == 2, (
-        "there is no terminal to ask on"
+        "it cannot ask for confirmation without a terminal"
     )
     facts("leases", "import", "leases.json", *other, "--yes", "--why", "moving", folder=homes)
     assert offsets(*other, folder=homes) == dict.fromkeys("0123", "9")
     assert "moving" in answer("group", "actions", *other, folder=homes)
 
 
-def test_they_go_through_a_pipe(homes: Path) -> None:
+def test_leases_are_exported_to_a_pipe(homes: Path) -> None:
     text = answer("leases", "export", *flags(), folder=homes)
     assert datetime.fromisoformat(json.loads(text)["exported_at"]).utcoffset() == timedelta()
     assert [lease["offset"] for lease in json.loads(text)["leases"]] == ["9"] * 4
@@ -81,14 +81,14 @@ def test_rewind_pause_resume_and_reset_are_those_of_the_group(homes: Path) -> No
         ('{"evenflow": 9}', "leases written by"),
     ],
 )
-def test_a_file_that_is_none_is_refused(homes: Path, text: str, error: str) -> None:
+def test_a_file_that_is_not_an_export_is_rejected(homes: Path, text: str, error: str) -> None:
     (homes / "leases.json").write_text(text)
     done = evenflow("leases", "import", "leases.json", *flags(), "--yes", folder=homes)
     assert done.returncode == 1
     assert error in done.stderr
 
 
-def test_leases_of_another_hub_are_refused(homes: Path) -> None:
+def test_leases_of_another_hub_are_rejected(homes: Path) -> None:
     answer("leases", "export", "leases.json", *flags(), folder=homes)
     with Hub.create(homes / "sheds", 4):
         pass

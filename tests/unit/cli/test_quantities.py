@@ -23,10 +23,10 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "7 parsecs", "1d2h"])
-def test_what_is_no_quantity_is_told(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no duration; write"):
+def test_text_that_is_not_a_quantity_is_rejected(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a duration; write"):
         parse_duration_s(text)
-    with pytest.raises(typer.BadParameter, match="is no size; write"):
+    with pytest.raises(typer.BadParameter, match="is not a size; write"):
         parse_bytes(text)
 
 
@@ -38,7 +38,7 @@ def test_moments_without_a_zone_are_local() -> None:
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00", "0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"])
 def test_a_moment_at_the_end_of_the_calendar_is_one_or_none(text: str) -> None:
-    """Whether a zone leads beyond it depends on where one is; it is never an error of its own."""
+    """Whether it is still in the calendar depends on the local time zone; either way, it raises nothing."""
     moment = parse_moment(text)
     assert moment is None or moment.tzinfo is UTC
 

@@ -1,4 +1,4 @@
-"""Commands that change a group: seek, pause, resume, retire, delete; and what they ask first."""
+"""Commands that change a group: seek, pause, resume, retire, delete; and how they ask for confirmation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ COMMANDS = [("group", "seek", "--to-latest"), ("group", "pause"), ("group", "del
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_after_a_no_nothing_is_changed(folder: Path, command: tuple[str, ...]) -> None:
+def test_after_a_no_nothing_changes(folder: Path, command: tuple[str, ...]) -> None:
     asyncio.run(leave_records(folder))
     done = asked("n\n", *command, folder=folder)
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def test_after_a_yes_it_is_done(folder: Path) -> None:
     asyncio.run(leave_records(folder))
     done = asked("y\n", "group", "pause", folder=folder)
     assert done.returncode == 0
-    assert "pauses the whole group of local/homes/alerts. What ada has in hand" in done.stderr
+    assert "This pauses the whole group of local/homes/alerts. Events in progress on ada" in done.stderr
     assert describe(folder)["paused"] is True
 
 
@@ -95,18 +95,18 @@ def test_a_stopped_partition_is_resumed_after_asking(folder: Path) -> None:
     asyncio.run(leave_records(folder, Notes(stopped=stop)))
     refused = evenflow("group", "resume", "--partition", "1", folder=folder)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "partition 1 is blocked at event 0: ValueError: no such home" in refused.stderr
+    assert "partition 1 is blocked at the event at 0: ValueError: no such home" in refused.stderr
     assert describe(folder)["partitions"][1]["status"] == "stopped"
     assert facts("group", "resume", "--partition", "0", folder=folder)["stops_cleared"] == []
 
 
-def test_a_stopped_partition_is_resumed_or_its_event_passed_over(folder: Path) -> None:
+def test_a_stopped_partition_is_resumed_or_its_event_skipped(folder: Path) -> None:
     stop = Stopped(0, Position("0", 0), "ValueError: no such home", attempts=5, by="ada", at=1.0)
     asyncio.run(leave_records(folder, Notes(stopped=stop), owned=False))
     assert [finding["kind"] for finding in describe(folder)["findings"]] == ["unowned", "stopped"]
     done = evenflow("group", "resume", "--partition", "1", "--yes", folder=folder)
-    assert done.stdout == "resumed partition 1 of local/homes/alerts; partition 1 tries its event again\n"
-    assert done.stderr.splitlines()[1:] == ["tries this event of local/homes/alerts again"]
+    assert done.stdout == "resumed partition 1 of local/homes/alerts; partition 1 retries its event\n"
+    assert done.stderr.splitlines()[1:] == ["This retries this event of local/homes/alerts."]
     found = describe(folder)
     assert [finding["kind"] for finding in found["findings"]] == ["unowned"]
     assert found["partitions"][1]["offset"] == "-1"
@@ -114,7 +114,7 @@ def test_a_stopped_partition_is_resumed_or_its_event_passed_over(folder: Path) -
     assert [row["offset"] for row in describe(folder)["partitions"]] == ["-1", "0", "-1", "-1"]
 
 
-def test_what_was_done_to_a_deleted_group_can_still_be_seen(folder: Path) -> None:
+def test_the_actions_on_a_deleted_group_can_still_be_listed(folder: Path) -> None:
     asyncio.run(leave_records(folder))
     answer("group", "pause", "--why", "tests", "--yes", folder=folder)
     assert [row["kind"] for row in facts("group", "actions", folder=folder)["actions"]] == ["pause"]
@@ -125,18 +125,18 @@ def test_what_was_done_to_a_deleted_group_can_still_be_seen(folder: Path) -> Non
     rows = rows_of(answer("group", "actions", "--limit", "1", folder=folder), "WHEN ")
     assert (rows[0], rows[1][1], len(rows)) == (["WHEN", "ACTION", "BY", "WHAT", "WHY"], "delete", 2)
     without = evenflow("group", "actions", "--store", "sqlite:leases", "--group", "alerts", folder=folder)
-    assert (without.returncode, "say of which hub it was: --source URL" in without.stderr) == (1, True)
-    unknown = evenflow("group", "actions", "--group", "nobody", folder=folder)
-    assert (unknown.returncode, "nothing that was done" in unknown.stderr) == (1, True)
+    assert (without.returncode, "pass --source URL to name its hub" in without.stderr) == (1, True)
+    unknown = evenflow("group", "actions", "--group", "other", folder=folder)
+    assert (unknown.returncode, "no actions on a group of this name" in unknown.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_without_a_terminal_there_is_no_one_to_ask(folder: Path, command: tuple[str, ...]) -> None:
+def test_without_a_terminal_it_asks_for_yes(folder: Path, command: tuple[str, ...]) -> None:
     asyncio.run(leave_records(folder))
     before = describe(folder)["partitions"]
     done = evenflow(*command, "--json", folder=folder)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "add --yes" in message_of(done)
+    assert "pass --yes" in message_of(done)
     after = describe(folder)
     assert (after["actions"], after["paused"]) == ([], False)
     assert [row["offset"] for row in after["partitions"]] == [row["offset"] for row in before]
@@ -145,11 +145,15 @@ def test_without_a_terminal_there_is_no_one_to_ask(folder: Path, command: tuple[
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "give exactly one of"),
-        (["--to-earliest", "--to-latest"], 2, "give exactly one of"),
-        (["--to-datetime", "noon"], 2, "'noon' is no time"),
-        (["--to-datetime", "90", "--yes"], 2, "'90' is no time; write 2026-02-03T04:05Z, or how long ago: 90m."),
-        (["--to-datetime", "0001-01-01T00:00+01:00"], 2, "is no time"),
+        ([], 2, "pass exactly one of"),
+        (["--to-earliest", "--to-latest"], 2, "pass exactly one of"),
+        (["--to-datetime", "noon"], 2, "'noon' is not a time"),
+        (
+            ["--to-datetime", "90", "--yes"],
+            2,
+            "'90' is not a time; write 2026-02-03T04:05Z, or a time ago such as 90m.",
+        ),
+        (["--to-datetime", "0001-01-01T00:00+01:00"], 2, "is not a time"),
         (
             ["--to-offset", "99", "--partition", "0", "--yes"],
             1,
@@ -167,13 +171,13 @@ def test_a_seek_that_makes_no_sense_is_refused(folder: Path, arguments: list[str
     assert "Traceback" not in done.stderr
 
 
-def test_a_seek_says_which_time_it_means_and_what_it_cannot_do(folder: Path) -> None:
+def test_a_seek_shows_the_resolved_time_and_where_it_falls_short(folder: Path) -> None:
     asyncio.run(leave_records(folder))
     dry = ("group", "seek", "--dry-run")
     ahead = evenflow(*dry, "--to-datetime", "2099-01-01T01:00+01:00", folder=folder)
     assert ahead.stderr.splitlines() == [
         "to the first event enqueued at 2099-01-01T00:00:00Z or later",
-        "nothing was enqueued since then: this skips everything",
+        "no event was enqueued since then: this skips all events",
         "would move 4 partitions of local/homes/alerts; nothing was changed",
     ]
     for text in ("1d", "-1d"):

@@ -1,4 +1,4 @@
-"""A command whose source is not what the group reads, in another mode or another of its name, says so."""
+"""A command reports a source that is not the group's: read in another mode, or another container of that name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evenflow.changefeed import ChangeFeedProcessor
-from evenflow.cli.app import asked_for, assembled
+from evenflow.cli.app import assembled, requested_commands
 from evenflow.embedded.container import Container
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containe
 
 
 def evenflow(*arguments: str) -> Result:
-    return CliRunner().invoke(assembled(asked_for(arguments)), list(arguments))
+    return CliRunner().invoke(assembled(requested_commands(arguments)), list(arguments))
 
 
 def answer(*arguments: str) -> str:
-    """What it printed, given that it went well."""
+    """The output of a command that must succeed."""
     done = evenflow(*arguments)
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -62,8 +62,8 @@ def handled(folder: Path, mode: Literal["latest", "all"] = "latest") -> None:
 
 
 def lag_metric(source: str) -> list[str]:
-    told = answer("metrics", *FLAGS, "--source", source)
-    return re.findall(r"^evenflow_group_lag_events\{.*\} (\S+)$", told, re.MULTILINE)
+    metrics = answer("metrics", *FLAGS, "--source", source)
+    return re.findall(r"^evenflow_group_lag_events\{.*\} (\S+)$", metrics, re.MULTILINE)
 
 
 def test_a_source_without_a_mode_is_read_as_the_group_does(orders: Container, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_source_without_a_mode_is_read_as_the_group_does(orders: Container, tm
     assert facts("lag", *FLAGS, *plain)["lag"] == 0
 
 
-def test_another_mode_that_is_asked_for_is_reported(orders: Container, tmp_path: Path) -> None:
+def test_a_source_in_another_mode_is_reported(orders: Container, tmp_path: Path) -> None:
     handled(tmp_path, "all")
     wrong = ("--source", "container:orders?mode=latest")
     refused = evenflow("lag", *FLAGS, *wrong)
@@ -91,7 +91,7 @@ def test_another_mode_that_is_asked_for_is_reported(orders: Container, tmp_path:
     assert lag_metric("container:orders?mode=latest") == []
 
 
-def test_a_container_that_was_made_again_is_reported(orders: Container, tmp_path: Path) -> None:
+def test_a_container_that_was_created_again_is_reported(orders: Container, tmp_path: Path) -> None:
     handled(tmp_path)
     orders.close()
     shutil.rmtree(tmp_path / "orders")
@@ -120,6 +120,6 @@ def _is_reported_as_another(source: str) -> None:
         f"evenflow group delete --store sqlite:leases --source {source} --group totals"
         in found["findings"][0]["advice"]
     )
-    told = answer("metrics", *FLAGS, *named)
-    assert re.search(r'^evenflow_group_findings\{.*kind="another hub"\} 1$', told, re.MULTILINE)
+    metrics = answer("metrics", *FLAGS, *named)
+    assert re.search(r'^evenflow_group_findings\{.*kind="another hub"\} 1$', metrics, re.MULTILINE)
     assert lag_metric(source) == []

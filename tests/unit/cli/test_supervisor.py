@@ -1,18 +1,18 @@
-"""When a worker is started again: pauses that grow, and begin anew after it has run well."""
+"""When a worker is restarted: delays grow, and start over after a stable run."""
 
 from __future__ import annotations
 
-from evenflow.cli.supervisor import WELL_S, Restarts
+from evenflow.cli.supervisor import STABLE_S, RestartBackoff
 
 
-def test_pauses_grow_to_a_limit() -> None:
-    restarts, pauses = Restarts(), []
+def test_delays_grow_to_a_limit() -> None:
+    backoff, delays = RestartBackoff(), []
     for _ in range(8):
-        restarts = restarts.after(ran_s=0.1)
-        pauses.append(restarts.pause_s)
-    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+        backoff = backoff.after(ran_s=0.1)
+        delays.append(backoff.delay_s)
+    assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_after_running_well_it_begins_anew() -> None:
-    assert Restarts(deaths=7).after(ran_s=WELL_S).pause_s == 1
-    assert Restarts(deaths=7).after(ran_s=WELL_S - 1).pause_s == 30
+def test_after_a_stable_run_delays_start_over() -> None:
+    assert RestartBackoff(deaths=7).after(ran_s=STABLE_S).delay_s == 1
+    assert RestartBackoff(deaths=7).after(ran_s=STABLE_S - 1).delay_s == 30

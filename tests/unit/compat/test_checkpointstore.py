@@ -1,4 +1,4 @@
-"""What a checkpoint store of ours promises beyond azure-eventhub's own: fencing, people's wishes, and the way over."""
+"""What our checkpoint store adds to azure-eventhub's own: fencing, operator requests, and migration."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_who_lost_a_partition_cannot_move_its_checkpoint(stage: Stage) -> 
     await second.cycle()  # it takes one of the two
     (lost,) = second.owned
     assert second.started == [(lost, "5")]
-    with pytest.raises(LeaseLost, match=f"Partition '{lost}' was claimed by somebody else since"):
+    with pytest.raises(LeaseLost, match=f"Partition '{lost}' was claimed by another owner"):
         await first.handled(lost, 6)
     await second.handled(lost, 7)
     with pytest.raises(LeaseLost):
@@ -221,7 +221,7 @@ async def test_a_seal_that_failed_is_made_up_for_before_anything_is_received(sta
     with pytest.raises(StoreUnavailable):
         await second.cycle()
     assert second.started == []
-    await first.handled("0", 6)  # nothing fences it yet, and nobody has begun after 5
+    await first.handled("0", 6)  # nothing fences it yet, and no other owner has started after 5
     stage.store.away = set()
     await second.cycle()
     ((taken, offset),) = second.started
@@ -230,7 +230,7 @@ async def test_a_seal_that_failed_is_made_up_for_before_anything_is_received(sta
         await first.handled(taken, 8)
 
 
-async def test_a_store_that_is_away_is_told(stage: Stage) -> None:
+async def test_an_unreachable_store_is_reported(stage: Stage) -> None:
     official = Official(stage, "a")
     stage.store.away = {"heartbeat"}
     with pytest.raises(StoreUnavailable):
@@ -241,7 +241,7 @@ async def test_a_store_that_is_away_is_told(stage: Stage) -> None:
 
 
 # --- what people ask for
-async def test_a_paused_partition_is_let_go_and_claimed_by_nobody(stage: Stage) -> None:
+async def test_a_paused_partition_is_released_and_cannot_be_claimed(stage: Stage) -> None:
     first, second = Official(stage, "a"), Official(stage, "b")
     await first.cycle()
     await pause(stage.store, GROUP, ["0"], ANNA)
@@ -308,7 +308,7 @@ async def test_a_processor_goes_on_where_official_ones_have_stopped(stage: Stage
     assert (seen.of("0"), seen.of("1")) == ([5, 6, 7, 8, 9], list(range(10)))
 
 
-async def test_without_a_checkpoint_a_processor_begins_where_it_is_told_to(stage: Stage) -> None:
+async def test_without_a_checkpoint_a_processor_starts_at_its_start_position(stage: Stage) -> None:
     stage.fill(10)
     official = Official(stage, "a")
     await official.cycle()
@@ -460,7 +460,7 @@ async def test_lost_writes_are_made_up_for_from_memory(stage: Stage) -> None:
     assert await stage.positions() == {"0": 10}
 
 
-async def test_in_an_emptied_store_nobody_acts_on_old_etags(stage: Stage) -> None:
+async def test_old_etags_are_invalid_in_an_emptied_store(stage: Stage) -> None:
     store, other = EvenflowCheckpointStore(stage.store, clock=stage.clock()), Official(stage, "b")
     (mine,) = await store.claim_ownership([entry("0", "a")])
     stage.store.empty()
@@ -471,31 +471,31 @@ async def test_in_an_emptied_store_nobody_acts_on_old_etags(stage: Stage) -> Non
 
 # --- bad input
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        ({"partition_id": None}, "partition_id=None: give a text"),
-        ({"partition_id": 3}, "partition_id=3: give a text"),
-        ({"owner_id": None}, "owner_id=None: give a text"),
+        ({"partition_id": None}, "partition_id=None: give a string"),
+        ({"partition_id": 3}, "partition_id=3: give a string"),
+        ({"owner_id": None}, "owner_id=None: give a string"),
         ({"consumer_group": ""}, "The group name is empty"),
     ],
 )
-async def test_a_claim_that_makes_no_sense_is_told(stage: Stage, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(Misconfigured, match=told):
+async def test_an_invalid_claim_is_rejected(stage: Stage, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
         await store_of(stage).claim_ownership([{**entry("0", "a"), **change}])
-    with pytest.raises(Misconfigured, match="lacks 'owner_id'"):
+    with pytest.raises(Misconfigured, match="has no 'owner_id'"):
         await store_of(stage).claim_ownership([{**NAMES, "partition_id": "0"}])
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"offset": None}, "has no offset"),
-        ({"sequence_number": "x"}, "give a whole number"),
-        ({"partition_id": None}, "give a text"),
+        ({"sequence_number": "x"}, "give an integer"),
+        ({"partition_id": None}, "give a string"),
     ],
 )
-async def test_a_checkpoint_that_makes_no_sense_is_told(stage: Stage, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(Misconfigured, match=told):
+async def test_an_invalid_checkpoint_is_rejected(stage: Stage, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
         await store_of(stage).update_checkpoint({**checkpoint("0", 1), **change})
 
 
@@ -505,7 +505,7 @@ async def test_a_checkpoint_may_have_no_sequence_number(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"load_balancing_interval": 0}, "load_balancing_interval=0"),
         ({"load_balancing_interval": "30"}, "load_balancing_interval='30'"),
@@ -513,13 +513,13 @@ async def test_a_checkpoint_may_have_no_sequence_number(stage: Stage) -> None:
         ({"partition_ownership_expiration_interval": 10}, "is less than load_balancing_interval=30"),
     ],
 )
-def test_settings_are_checked_at_once(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(Misconfigured, match=told):
+def test_settings_are_checked_at_once(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
         EvenflowCheckpointStore("memory:", **settings)
 
 
-async def test_a_store_that_is_none_is_told() -> None:
-    with pytest.raises(UnknownScheme, match="unknown scheme"):
+async def test_an_object_that_is_no_store_is_rejected() -> None:
+    with pytest.raises(UnknownScheme, match="no such kind of store"):
         EvenflowCheckpointStore("s4://bucket")
     wrong: Any = object()
     with pytest.raises(Misconfigured, match="give a store"):
@@ -533,7 +533,7 @@ async def test_a_store_must_be_one_that_can_be_listed() -> None:
                 store.heartbeat, store.swap, store.seal, store.commit, store.aclose
             )  # fmt: skip
 
-    with pytest.raises(Misconfigured, match="Bare cannot be listed"):
+    with pytest.raises(Misconfigured, match="Bare cannot list its groups"):
         await EvenflowCheckpointStore(Bare(MemoryStore())).list_ownership(*NAMES.values())
 
 

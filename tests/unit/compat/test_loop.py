@@ -58,7 +58,7 @@ def test_many_threads_may_ask_at_once() -> None:
         assert len(list(store.list_checkpoints(*NAMES.values()))) == 4
 
 
-def test_errors_come_to_whoever_asked() -> None:
+def test_errors_are_raised_in_the_caller() -> None:
     class Away(MemoryStore):
         async def peek(self, group: Group) -> Ledger | None:
             raise StoreUnavailable("away")
@@ -69,7 +69,7 @@ def test_errors_come_to_whoever_asked() -> None:
 
 @pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_is_told_and_not_waited_for() -> None:
+def test_use_after_a_fork_is_an_error_and_does_not_block() -> None:
     with EvenflowCheckpointStore(MemoryStore()) as store:
         store.list_ownership(*NAMES.values())
         child = os.fork()

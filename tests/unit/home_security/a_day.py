@@ -1,4 +1,4 @@
-"""A whole day of a small town, in blobs: what a residents' page looks like when nobody has to wait for it."""
+"""A whole day of a small town, in blobs: what a residents' page looks like without having to wait for it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from examples.home_security.addresses import DISTRICT, address_of, search
 
 
 @given(st.integers(0, 3 * DISTRICT))
-def test_whoever_types_an_address_or_a_number_finds_the_home(home: int) -> None:
+def test_a_home_is_found_by_its_address_and_its_number(home: int) -> None:
     homes = 3 * DISTRICT + 1
     assert search(address_of(home), homes, 8) == [home]
     assert search(str(home), homes, 8) == [home]

@@ -1,4 +1,4 @@
-"""The example's commands: what makes no sense is told in a sentence, before anything is begun."""
+"""The example's commands: wrong arguments are rejected with a sentence, before anything starts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--homes", "0"), "0 is not above 0"),
-        (("--homes", "many"), "many is no whole number"),
-        (("--homes", "1.5"), "1.5 is no whole number"),
-        (("--speed", "fast"), "fast is no number"),
+        (("--homes", "many"), "many is not an integer"),
+        (("--homes", "1.5"), "1.5 is not an integer"),
+        (("--speed", "fast"), "fast is not a number"),
         (("--speed", "nan"), "nan is not above 0"),
-        (("--begin", "25:00"), "25:00 is no time of the day, such as 17:30"),
-        (("--begin", "17:30+02:00"), "17:30+02:00 is no time of the day, such as 17:30"),
-        (("--blobs", ""), "it is empty: name a folder"),
-        (("--port", "99999"), "99999 is no port: they go from 0"),
-        (("--port", "-1"), "-1 is no port"),
+        (("--begin", "25:00"), "25:00 is not a time of day; write for instance 17:30"),
+        (("--begin", "17:30+02:00"), "17:30+02:00 is not a time of day; write for instance 17:30"),
+        (("--blobs", ""), "empty; name a folder"),
+        (("--port", "99999"), "99999 is not a port; use 0"),
+        (("--port", "-1"), "-1 is not a port"),
     ],
 )
 def test_options_of_the_demo(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["home_security", *arguments])
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> b
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((), "the following arguments are required: folder, home, sensor, state"),
         (("nowhere", "42", "door", "open"), "There is no demo in nowhere: name the folder that it prints"),
@@ -96,7 +96,7 @@ def test_something_that_cannot_happen(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["inject", *arguments])
@@ -105,4 +105,4 @@ def test_something_that_cannot_happen(
     except SystemExit as ended:
         code = ended.code
     assert code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

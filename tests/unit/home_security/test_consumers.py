@@ -13,10 +13,10 @@ from evenflow.operate.steer import Operator, resume
 from evenflow.runtime.clock import system_clock
 from evenflow.stores.sqlite.store import SQLiteStore
 from examples.home_security import aggregate, alerts
+from examples.home_security.accept_loss import accept_loss
 from examples.home_security.accounts import Books
 from examples.home_security.blobs import Folder
 from examples.home_security.layout import LAYOUT, About
-from examples.home_security.let_go import let_go
 from examples.home_security.places import GROUPS, Pace, Place, Scene, Town, machine_ms
 from examples.home_security.reading import read_home
 from examples.home_security.reports import MINUTE_MS
@@ -100,7 +100,7 @@ def test_a_recent_part_that_is_damaged_is_counted_again_and_poisons_nothing(tmp_
     assert dead_letters_in(place) == []
 
 
-def test_a_recent_part_that_cannot_be_counted_again_stops_its_partition_until_it_is_let_go(
+def test_a_recent_part_that_cannot_be_counted_again_stops_its_partition_until_the_loss_is_accepted(
     tmp_path: Path,
 ) -> None:
     place = prepared(tmp_path, retention_bytes=1)
@@ -112,11 +112,11 @@ def test_a_recent_part_that_cannot_be_counted_again_stops_its_partition_until_it
             (place.blobs / "recent" / "0").unlink()
             await hub.send([report(1, BEGIN_MS + MINUTE_MS)])
             hub.trim()
-            with pytest.raises(PartitionHalted, match=r"recent/0 is damaged, removed or too old.*let_go FOLDER 0"):
+            with pytest.raises(PartitionHalted, match=r"recent/0 is damaged, removed or too old.*accept_loss FOLDER 0"):
                 await serve(aggregate.make_consumer, place, "two")
-            assert await let_go(place, "0") == 1
+            assert await accept_loss(place, "0") == 1
             with pytest.raises(Misconfigured, match=r"has events up to 0, and the hub those from 1 on"):
-                await let_go(place, "0")
+                await accept_loss(place, "0")
             store = SQLiteStore(place.leases)
             await resume(
                 store, Group("local", "homes", "aggregate"), ["0"], Operator(by="a test", why=""), system_clock()

@@ -1,4 +1,4 @@
-"""Blobs that are damaged, removed, or put back from an older day: counted again, or told; never made up."""
+"""Blobs that are damaged, removed, or restored from an older copy: counted again, or reported as lost."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_older_one_that_was_put_back_is_counted_on(blobs: Folder, events: lis
 
 
 @pytest.mark.parametrize("kept", [None, 8_900, 20_000])
-def test_what_nobody_has_any_more_halts_the_partition(blobs: Folder, events: list[Event], kept: int | None) -> None:
+def test_events_that_are_lost_halt_the_partition(blobs: Folder, events: list[Event], kept: int | None) -> None:
     async def scenario() -> None:
         await lived(await owned(blobs, 1), events[:9_000])
         await harm(blobs, RECENT, "damaged")
@@ -195,7 +195,7 @@ def test_a_day_whose_roll_up_is_damaged_is_counted_again(blobs: Folder, events: 
 
 
 @HARMS
-def test_what_is_lost_of_a_day_is_told_to_residents_and_kept_aside(
+def test_the_loss_of_a_day_is_shown_to_residents_and_the_blob_kept_aside(
     blobs: Folder, events: list[Event], how: str
 ) -> None:
     async def scenario() -> None:
@@ -268,10 +268,10 @@ def test_events_that_wait_are_not_lost(blobs: Folder, events: list[Event], tmp_p
         await lived(await owned(blobs, 1), events[:9_000])
         return await judged(tmp_path, blobs), await judged(tmp_path, blobs, unwritten=["0"])
 
-    without, told = asyncio.run(scenario())
+    without, verdict = asyncio.run(scenario())
     assert without.lost == len(events) - 9_000
-    assert (told.lost, told.twice, told.wrong) == (0, 0, 0)
-    assert 8_000 < told.counted == told.expected <= 9_000
+    assert (verdict.lost, verdict.twice, verdict.wrong) == (0, 0, 0)
+    assert 8_000 < verdict.counted == verdict.expected <= 9_000
 
 
 @pytest.mark.parametrize("arrived", [1, 10])
@@ -291,7 +291,7 @@ def test_an_alarm_that_was_injected_must_have_raised_an_alert_however_late_it_ca
         return before, missing, await judged(tmp_path, blobs)
 
     before, missing, right = asyncio.run(scenario())
-    assert before.twice == 1, "nobody knows of it"
+    assert before.twice == 1, "nothing accounts for it"
     assert (missing.twice, missing.injected) == (0, 1)
     assert missing.alerts_wrong == before.alerts_wrong + 1
     assert (right.alerts_wrong, right.is_fine) == (0, True)

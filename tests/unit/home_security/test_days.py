@@ -1,4 +1,4 @@
-"""The town lives believable days, the same ones each time, and the generator tells them as they are."""
+"""The town lives believable days, the same ones each time, and the generator sends them as they are."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def prepared(folder: Path, *, since_ms: int) -> Place:
 
 
 def test_what_is_injected_is_never_far_ahead_of_what_the_homes_have_come_to(tmp_path: Path) -> None:
-    """Else it would make final the minutes that a generator which is behind still has to tell of."""
+    """Otherwise it would make minutes final for which a late generator still has reports."""
     place = prepared(tmp_path, since_ms=HOUR_MS)
     asyncio.run(inject(place, 3, [("door", "open")], "away"))
     (injected,) = read_injected(place)

@@ -91,7 +91,7 @@ def test_an_owner_that_was_replaced_cannot_write_any_more(blobs: Folder) -> None
 
 
 class Late(Folder):
-    """Lets somebody else act right before a put."""
+    """Lets another instance act right before a put."""
 
     before_put: Callable[[], Awaitable[None]] | None = None
 
@@ -231,7 +231,7 @@ def test_of_two_who_read_the_same_version_one_can_write(blobs: Folder) -> None:
     asyncio.run(scenario())
 
 
-def test_a_blob_whose_lock_somebody_holds_on_to_is_told(blobs: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blob_whose_lock_is_never_released_is_reported(blobs: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("examples.home_security.blobs.LOCK_S", 0.05)
 
     async def scenario() -> None:
@@ -264,7 +264,7 @@ def test_a_folder_that_was_removed_is_made_again(blobs: Folder, tmp_path: Path) 
     asyncio.run(scenario())
 
 
-def test_a_folder_that_cannot_be_used_is_told_as_something_that_may_pass(blobs: Folder, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_a_transient_error(blobs: Folder, tmp_path: Path) -> None:
     (tmp_path / "recent").write_text("a file where a folder should be")
 
     async def scenario() -> None:
@@ -274,7 +274,7 @@ def test_a_folder_that_cannot_be_used_is_told_as_something_that_may_pass(blobs: 
     asyncio.run(scenario())
 
 
-def test_blobs_of_another_layout_are_told(blobs: Folder) -> None:
+def test_blobs_of_another_layout_are_rejected(blobs: Folder) -> None:
     async def scenario() -> None:
         await blobs.put("recent/1", pack(Recent(99, "1", 1, 0, 0, 0, {})), None)
         with pytest.raises(Misconfigured, match="layout 99"):
@@ -285,7 +285,7 @@ def test_blobs_of_another_layout_are_told(blobs: Folder) -> None:
     asyncio.run(scenario())
 
 
-def test_a_place_for_blobs_that_makes_no_sense_is_told() -> None:
+def test_an_invalid_location_of_blobs_is_rejected() -> None:
     with pytest.raises(Misconfigured, match="not ftp://"):
         open_blobs("ftp://somewhere/else")
 

@@ -1,4 +1,4 @@
-"""What the residents' page is told by the server that reads the blobs for it."""
+"""The server of the residents' page, which reads the blobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Counted(Folder):
-    """Counts what is read; and, when it is told to, does not answer."""
+    """Counts reads; fails if the test wants it."""
 
     reads = 0
     is_away = False
@@ -80,7 +80,7 @@ def test_search(client: TestClient) -> None:
     assert client.get("/api/search").json() == {"homes": []}
 
 
-def test_an_outage_is_told_in_a_sentence_and_passes(client: TestClient, blobs: Counted) -> None:
+def test_an_outage_is_reported_in_a_sentence_and_ends(client: TestClient, blobs: Counted) -> None:
     blobs.is_away = True
     answer = client.get("/api/homes/7")
     assert (answer.status_code, answer.json()) == (503, {"error": "The blobs do not answer."})
@@ -89,7 +89,7 @@ def test_an_outage_is_told_in_a_sentence_and_passes(client: TestClient, blobs: C
 
 
 @pytest.mark.parametrize("path", ["/api/about", "/api/search?text=1", "/api/homes/7", "/api/homes/5000"])
-def test_before_there_is_anything_a_page_is_told_to_wait(tmp_path: Path, path: str) -> None:
+def test_a_page_waits_while_there_is_nothing_yet(tmp_path: Path, path: str) -> None:
     """An error would stand in the browser's console."""
     answer = TestClient(residents(Folder(tmp_path)), "http://localhost").get(path)
     assert (answer.status_code, answer.json()) == (200, {"waiting": NOTHING_YET})
@@ -106,7 +106,7 @@ def test_a_home_that_has_not_reported_yet_is_waited_for(tmp_path: Path) -> None:
     assert client.get("/api/homes/7").json() == {"waiting": NOT_REPORTED}
 
 
-def test_a_damaged_blob_is_told(tmp_path: Path) -> None:
+def test_a_damaged_blob_is_reported(tmp_path: Path) -> None:
     blobs = Folder(tmp_path)
     asyncio.run(a_day_in(blobs, minutes=2))
     (tmp_path / "recent" / "0").write_bytes(b"\x00garbage")
@@ -124,11 +124,11 @@ def test_every_address_is_the_page(client: TestClient, path: str) -> None:
 def test_an_address_that_there_is_not_is_still_a_page(client: TestClient) -> None:
     answer = client.get("/no/such/page")
     assert (answer.status_code, answer.text[:15]) == (404, "<!doctype html>")
-    told = client.get("/api/nothing")
-    assert (told.status_code, told.json()) == (404, {"error": "There is no such thing here."})
+    response = client.get("/api/nothing")
+    assert (response.status_code, response.json()) == (404, {"error": "There is no such thing here."})
 
 
-def test_the_page_is_small_and_asks_nobody_else() -> None:
+def test_the_page_is_small_and_loads_nothing_from_other_servers() -> None:
     files = {path.name: path.read_text() for path in PAGE.iterdir()}
     assert sum(map(len, files.values())) < 40_000
     for name, text in files.items():

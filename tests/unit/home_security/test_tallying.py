@@ -135,7 +135,7 @@ def test_what_cannot_be_understood_is_refused_before_anything_is_counted(bad: Ev
         tally.add(stored([report(1, BEGIN_MS), bad]))
     assert tally.upto == -1
     assert tally.recent(1).homes == {}
-    # Nor is it passed over as something that was counted, when somebody asks for it again.
+    # Nor is it skipped as already counted when it is redriven.
     tally.add(stored([report(1, BEGIN_MS), report(1, BEGIN_MS)]))
     with pytest.raises(NotUnderstood):
         tally.add(stored([bad]))

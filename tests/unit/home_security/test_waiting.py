@@ -1,4 +1,4 @@
-"""Events that only wait: what they wait for, what to do, and that nobody calls them lost."""
+"""Events that only wait: what they wait for, what to do; they are not called lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.console.scenes import found, lease, member, record
 
 RIGHT = Verdict(homes=10, expected=90, counted=90, lost=0, twice=0, wrong=0, alerts=1, alerts_wrong=0)
 PAUSED = Cause(what="it is paused by ann", todo="resume it", is_wanted=True)
-STOPPED = Cause(what="partition 3 stopped: Corrupt", todo="mend it", is_wanted=False)
+STOPPED = Cause(what="partition 3 stopped: Corrupt", todo="fix it", is_wanted=False)
 STOPPED_NOTE = {"stopped": {"ordinal": 4, "position": {"offset": "4"}, "error": "PartitionHalted: The blob is bad."}}
 
 
@@ -38,20 +38,20 @@ def cause(
     return cause_of(partitions, survey.ledger, records, [consumer()] if consumers is None else consumers)
 
 
-def test_events_that_somebody_will_come_to_wait_for_nothing() -> None:
+def test_events_that_an_instance_will_handle_have_no_cause() -> None:
     assert cause("0") is None
     assert cause("0", "1") is None, "as long as one of them goes on"
     assert cause("0", "1", pauses={"1": Wish("ann")}) is None
 
 
-def test_a_pause_is_told_with_who_wanted_it() -> None:
+def test_a_pause_names_the_operator() -> None:
     whole = cause("0", "1", pauses={EVERYTHING: Wish("ann", "the disk")})
     assert whole == Cause(what="it is paused by ann: the disk", todo="resume it", is_wanted=True)
     some = cause("0", pauses={"0": Wish("ann")})
     assert some == Cause(what="partition 0 paused by ann", todo="resume it", is_wanted=True)
 
 
-def test_a_partition_that_is_stopped_is_nobodys_wish() -> None:
+def test_a_stopped_partition_was_not_requested() -> None:
     stopped = cause("0", "1", pauses={"0": Wish("ann")})
     assert stopped is not None
     assert not stopped.is_wanted
@@ -65,9 +65,9 @@ def test_a_partition_that_is_stopped_is_nobodys_wish() -> None:
         ([consumer(-9, "kill"), consumer(-11)], False),
     ],
 )
-def test_nobody_is_there_any_more(consumers: list[ConsumerProcess], is_wanted: bool) -> None:
-    nobody = cause("0", consumers=consumers)
-    assert nobody == Cause(what="nobody runs in this group any more", todo="add an instance", is_wanted=is_wanted)
+def test_no_instance_is_running(consumers: list[ConsumerProcess], is_wanted: bool) -> None:
+    found = cause("0", consumers=consumers)
+    assert found == Cause(what="no instance of this group is running", todo="add an instance", is_wanted=is_wanted)
 
 
 def summary(waiting: Waiting) -> Summary:
@@ -82,21 +82,21 @@ def summary(waiting: Waiting) -> Summary:
 
 
 @pytest.mark.parametrize(
-    ("because", "is_fine", "told"),
+    ("because", "is_fine", "message"),
     [
         (PAUSED, True, "it is paused by ann"),
         (STOPPED, False, "partition 3 stopped"),
-        (None, False, "nobody came to them"),
+        (None, False, "no instance handled them in time"),
     ],
 )
-def test_a_summary_says_waiting_and_not_lost(because: Cause | None, is_fine: bool, told: str) -> None:
+def test_a_summary_says_waiting_and_not_lost(because: Cause | None, is_fine: bool, message: str) -> None:
     found = summary(Waiting(partitions={"3": 7, "4": 3}, cause=because))
     lines = summary_lines(found)
     assert found.is_fine == is_fine
     assert [line.split()[1] for line in lines if line.strip().startswith("lost")] == ["0", "0"]
     (line,) = [line for line in lines if "waiting" in line]
     assert line.split()[1] == "10"
-    assert told in line
+    assert message in line
 
 
 def test_a_summary_without_any_says_nothing_of_it() -> None:
@@ -105,7 +105,7 @@ def test_a_summary_without_any_says_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returncode", "told"),
+    ("returncode", "message"),
     [
         (-9, "it was ended by SIGKILL"),
         (-11, "it was ended by SIGSEGV"),
@@ -113,5 +113,5 @@ def test_a_summary_without_any_says_nothing_of_it() -> None:
         (-99, "it was ended by signal 99"),
     ],
 )
-def test_a_process_that_died_is_told_with_the_name_of_the_signal(returncode: int, told: str) -> None:
-    assert ended_how(returncode) == told
+def test_a_process_that_died_is_reported_with_the_name_of_the_signal(returncode: int, message: str) -> None:
+    assert ended_how(returncode) == message

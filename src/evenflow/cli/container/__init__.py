@@ -1,4 +1,4 @@
-"""`evenflow container`: look at an embedded container, split and merge it, serve containers as a local Cosmos DB."""
+"""`evenflow container`: inspects, splits and merges embedded containers, and serves them to Cosmos DB clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evenflow.cli.container.info import info
 from evenflow.cli.container.serve import serve
 from evenflow.cli.container.shape import merge, split
 
-container = typer.Typer(help="Look at an embedded container, split and merge it, serve it.", no_args_is_help=True)
+container = typer.Typer(help="Work with embedded containers: inspect, split, merge, serve.", no_args_is_help=True)
 container.command()(info)
 container.command()(split)
 container.command()(merge)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 HEADERS = ("RANGE", "FROM", "TO", "LSN", "PARENTS")
 
 ContainerPath: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="PATH", help="The container's folder.", show_default=False)
+    Path, typer.Argument(metavar="PATH", help="Folder of the container.", show_default=False)
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def info(path: ContainerPath, as_json: AsJson = False) -> None:

@@ -1,4 +1,4 @@
-"""`evenflow container split` and `evenflow container merge`: while others write and read, in any process."""
+"""`evenflow container split` and `merge`: both work while other processes write to the container and read it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from evenflow.embedded.container import Container, PartitionKeyRange
 
 def split(
     path: ContainerPath,
-    range_id: Annotated[str, typer.Argument(metavar="RANGE", help="Which range.", show_default=False)],
+    range_id: Annotated[str, typer.Argument(metavar="RANGE", help="Id of the range.", show_default=False)],
     at: Annotated[
-        str | None, typer.Option(metavar="EPK", help="Where; the middle of its hashes by default.", show_default=False)
+        str | None,
+        typer.Option(metavar="EPK", help="Effective partition key to split at.", show_default="middle of the range"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a range in two."""
+    """Split a range in two."""
     with Container(path) as container:
         _show(container.split(range_id, at), as_json=as_json)
 
 
 def merge(
     path: ContainerPath,
-    first: Annotated[str, typer.Argument(metavar="RANGE", help="One range.", show_default=False)],
-    second: Annotated[str, typer.Argument(metavar="RANGE", help="Its neighbour.", show_default=False)],
+    first: Annotated[str, typer.Argument(metavar="RANGE", help="Id of a range.", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="RANGE", help="Id of an adjacent range.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Make one range of two neighbours."""
+    """Merge two adjacent ranges into one."""
     with Container(path) as container:
         _show((container.merge(first, second),), as_json=as_json)
 

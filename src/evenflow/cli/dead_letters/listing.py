@@ -14,14 +14,14 @@ from evenflow.cli.dead_letters.options import (
     Partitions,
     SourceUrl,
     States,
-    check_there,
+    check_exist,
     choice,
-    look,
     opened,
+    read_dead_letters,
     whose,
 )
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show_time
-from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
+from evenflow.cli.selection import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.core.filed import OPEN
 from evenflow.operate.dead_letters.redrive import DeadLetterFilter, matching
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from evenflow.core.filed import Filed
     from evenflow.model import Group
 
-HEADERS = ("LETTER", "STATE", "TRIES", "KEY", "REASON", "ATTEMPTS", "FILED", "ERROR")
+HEADERS = ("ID", "STATE", "TRIES", "KEY", "REASON", "ATTEMPTS", "FILED", "ERROR")
 NUMBERS = ("TRIES", "ATTEMPTS")
 
 
@@ -47,38 +47,37 @@ def listing(
     key: Keys = None,
     error: ErrorText = "",
     state: States = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that are redriven or dropped.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include those that are redriven or dropped.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters: those that are dead or to be handled again, unless told otherwise."""
+    """List dead letters: by default those that are dead or waiting to be redriven."""
     wanted = choice(ids, partition, key, error, state or (() if everything or ids else OPEN))
     asyncio.run(_list(whose(dead_letters, store, source, group, profile), wanted, as_json=as_json))
 
 
-async def _list(whom: Profile, wanted: DeadLetterFilter, *, as_json: bool) -> None:
-    async with opened(whom) as desk:
-        filed, damage = await look(desk)
+async def _list(selection: Profile, wanted: DeadLetterFilter, *, as_json: bool) -> None:
+    async with opened(selection) as at:
+        filed, damage = await read_dead_letters(at)
     if damage is None:
-        check_there(wanted.ids, filed)
+        check_exist(wanted.ids, filed)
     found = matching(filed, wanted)
     if as_json:
-        print_json({**group_facts(desk.group), "dead_letters": [dead_letter_facts(one) for one in found]})
+        print_json({**group_facts(at.group), "dead_letters": [dead_letter_facts(one) for one in found]})
     elif found:
         typer.echo("\n".join(table(found)))
     else:
-        say(_nothing(filed, wanted))
+        say(_why_empty(filed, wanted))
     if damage is not None:
         say(f"error: {damage}")
         raise typer.Exit(1)
 
 
-def _nothing(filed: Sequence[Filed], wanted: DeadLetterFilter) -> str:
-    """Why there is nothing to see: there is none, none is open, or none is as was asked for."""
+def _why_empty(filed: Sequence[Filed], wanted: DeadLetterFilter) -> str:
+    """There are no dead letters at all, none of them is open, or none matches the filter."""
     if not filed:
         return "no dead letters"
     if wanted == DeadLetterFilter(states=frozenset(OPEN)):
-        settled = f"{len(filed)} {'is' if len(filed) == 1 else 'are'} redriven or dropped"
-        return f"no dead letters that are dead or to be handled again; {settled}: --all shows them"
+        return f"no open dead letters; {len(filed)} redriven or dropped (--all shows them)"
     return "no dead letters match"
 
 

@@ -1,4 +1,4 @@
-"""What the commands for dead letters have in common: their options, and opening what these name."""
+"""Shared by the commands for dead letters: their options, and opening the target and the store that these name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
-from evenflow.cli.which import chosen_by, with_group
+from evenflow.cli.selection import require_group, selection_from
 from evenflow.core.filed import STATES, Filed, fold
 from evenflow.errors import Corrupt, Misconfigured
 from evenflow.model import Group
@@ -22,24 +22,33 @@ if TYPE_CHECKING:
     from evenflow.ports import DeadLetters, Source, Store
 
 SourceUrl: TypeAlias = Annotated[
-    str | None, typer.Option("--source", metavar="URL", help="Which hub's group is meant: hub:data/homes")
+    str | None,
+    typer.Option("--source", metavar="URL", help="Event source whose group is meant, such as hub:data/homes."),
 ]
 Ids: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="Dead letters by name: PARTITION@OFFSET.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="ID", help="Ids of dead letters: PARTITION@OFFSET.", show_default=False),
 ]
 Partitions: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--partition", metavar="ID", help="Of this partition.")
+    list[str] | None, typer.Option("--partition", metavar="ID", help="Only of this partition; repeat it for more.")
 ]
-Keys: TypeAlias = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="Of events with this key.")]
-ErrorText: TypeAlias = Annotated[str, typer.Option("--error", metavar="TEXT", help="Whose error has this in it.")]
+Keys: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--key", metavar="KEY", help="Only of events with this key; repeat it for more.")
+]
+ErrorText: TypeAlias = Annotated[
+    str, typer.Option("--error", metavar="TEXT", help="Only those whose error contains this text.")
+]
 States: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help=f"In this state: {', '.join(STATES)}.")
+    list[str] | None,
+    typer.Option("--state", metavar="STATE", help=f"Only in this state ({', '.join(STATES)}); repeat it for more."),
 ]
-Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All that are dead, or to be handled again.")]
+Everything: TypeAlias = Annotated[
+    bool, typer.Option("--all", help="Select all that are dead or waiting to be redriven.")
+]
 
 
-class Desk(NamedTuple):
-    """What was opened for one command."""
+class OpenedDeadLetters(NamedTuple):
+    """The dead-letter target, the group, and the store if the command needs one."""
 
     dead_letters: DeadLetters
     group: Group
@@ -49,7 +58,9 @@ class Desk(NamedTuple):
     def operated(self) -> OperatedStore:
         store: object = self.store
         if not isinstance(store, OperatedStore):
-            raise Misconfigured(f"{type(store).__name__} cannot be steered; this needs a store that is Steerable.")
+            raise Misconfigured(
+                f"{type(store).__name__} does not support operator requests; use a store that implements Steerable."
+            )
         return store
 
 
@@ -60,26 +71,29 @@ def whose(
     group: str | None,
     profile: str | None,
     *,
-    steers: bool = False,
+    needs_store: bool = False,
 ) -> Profile:
-    """Which dead letters are meant: by flags, or by a profile. Who only looks can do without a store."""
-    chosen = chosen_by(profile, dead_letters=dead_letters, store=store, source=source, group=group)
+    """The dead letters that the flags or the profile name. A command that only reads needs no store."""
+    chosen = selection_from(profile, dead_letters=dead_letters, store=store, source=source, group=group)
     if chosen.dead_letters is None:
         raise typer.BadParameter(
-            "say where the dead letters are: --dead-letters jsonl:data/dead.", param_hint="--dead-letters"
+            "no dead-letter target given; pass --dead-letters URL, such as jsonl:data/dead.",
+            param_hint="--dead-letters",
         )
-    if chosen.store is None and (steers or chosen.source is None):
-        both = "" if steers else ", or --source, to say which hub's group is meant"
-        raise typer.BadParameter(f"say which store: --store sqlite:data/leases{both}.", param_hint="--store")
+    if chosen.store is None and (needs_store or chosen.source is None):
+        alternative = "" if needs_store else ", or --source URL to name the group's hub"
+        raise typer.BadParameter(
+            f"no store given; pass --store URL, such as sqlite:data/leases{alternative}.", param_hint="--store"
+        )
     for kind, url in (("dead letters", chosen.dead_letters), ("store", chosen.store), ("source", chosen.source)):
         if url is not None:
             check_url(kind, url)
-    return with_group(chosen)
+    return require_group(chosen)
 
 
 @asynccontextmanager
-async def opened(chosen: Profile) -> AsyncIterator[Desk]:
-    """Nothing is made: who only looks must not leave an empty target where a name was mistyped."""
+async def opened(chosen: Profile) -> AsyncIterator[OpenedDeadLetters]:
+    """Open the target and the store without creating them: a mistyped name must not leave an empty target."""
     assert chosen.dead_letters is not None
     assert chosen.group is not None
     async with AsyncExitStack() as stack:
@@ -91,7 +105,7 @@ async def opened(chosen: Profile) -> AsyncIterator[Desk]:
         store = open_store(chosen.store, create=False) if chosen.store is not None else None
         if store is not None:
             stack.push_async_callback(store.aclose)
-        yield Desk(dead_letters, await _group(store, source, chosen.group), store)
+        yield OpenedDeadLetters(dead_letters, await _group(store, source, chosen.group), store)
 
 
 async def _group(store: Store | None, source: Source | None, name: str) -> Group:
@@ -102,12 +116,12 @@ async def _group(store: Store | None, source: Source | None, name: str) -> Group
     return Group(identity.namespace, identity.hub, name)
 
 
-async def look(desk: Desk) -> tuple[list[Filed], Corrupt | None]:
-    """All dead letters that can be read; and, where some cannot, the error that says so."""
+async def read_dead_letters(at: OpenedDeadLetters) -> tuple[list[Filed], Corrupt | None]:
+    """All dead letters that can be read, and the error if some cannot."""
     records = []
     try:
-        async for record in desk.dead_letters.read(desk.group):
-            records.append(record)  # noqa: PERF401 - what came before the error is wanted
+        async for record in at.dead_letters.read(at.group):
+            records.append(record)  # noqa: PERF401 - the records before the error are kept
     except Corrupt as error:
         return fold(records), error
     return fold(records), None
@@ -122,10 +136,12 @@ def choice(
 ) -> DeadLetterFilter:
     wrong = [name for name in ids or () if "@" not in name]
     if wrong:
-        raise typer.BadParameter(f"{wrong[0]!r}: a dead letter is named PARTITION@OFFSET.", param_hint="ID")
+        raise typer.BadParameter(
+            f"{wrong[0]!r} is not the id of a dead letter; write PARTITION@OFFSET.", param_hint="ID"
+        )
     unknown = [state for state in states or () if state not in STATES]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r}: a state is {', '.join(STATES)}.", param_hint="--state")
+        raise typer.BadParameter(f"{unknown[0]!r} is not a state; use {', '.join(STATES)}.", param_hint="--state")
     return DeadLetterFilter(
         ids=frozenset(ids or ()),
         partitions=frozenset(partitions or ()),
@@ -135,7 +151,9 @@ def choice(
     )
 
 
-def check_there(ids: Iterable[str], filed: Iterable[Filed]) -> None:
+def check_exist(ids: Iterable[str], filed: Iterable[Filed]) -> None:
     missing = sorted(set(ids) - {one.dead_letter.id for one in filed})
     if missing:
-        raise Misconfigured(f"This group has no dead letter {', '.join(missing)}. See `dead-letters list --all`.")
+        raise Misconfigured(
+            f"This group has no dead letter {', '.join(missing)}. `evenflow dead-letters list --all` lists them."
+        )

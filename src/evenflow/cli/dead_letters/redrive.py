@@ -1,4 +1,4 @@
-"""`evenflow dead-letters redrive`: the owners of their partitions handle the dead letters; this asks, and watches."""
+"""`evenflow dead-letters redrive`: requests a retry of dead letters and shows the progress of their owners."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evenflow.cli.asking import Why, Yes, who
-from evenflow.cli.dead_letters.asking import SHOWN, ask, check_said, count, open_ones
+from evenflow.cli.confirm import Why, Yes, operator
+from evenflow.cli.dead_letters.confirm import SHOWN, confirm_change, count, require_filter, select_open
 from evenflow.cli.dead_letters.listing import group_facts
 from evenflow.cli.dead_letters.options import (
     ErrorText,
@@ -26,7 +26,7 @@ from evenflow.cli.dead_letters.options import (
     whose,
 )
 from evenflow.cli.output import print_json, say
-from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
+from evenflow.cli.selection import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.operate.dead_letters.redrive import (
     DeadLetterFilter,
     Redrive,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from evenflow.model import Group
 
 QUIET_S = 30.0
-"""So long without an answer, and it is said why that may be."""
+"""After this long without an answer, the command says why that may be."""
 
 
 def redrive(
@@ -60,21 +60,23 @@ def redrive(
     error: ErrorText = "",
     state: States = None,
     everything: Everything = False,
-    rate: Annotated[float | None, typer.Option(min=0.001, metavar="N", help="Ask for so many a second.")] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until they are handled.")] = True,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="N", help="Request at most N dead letters per second.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all are handled.")] = True,
     why: Why = "",
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have dead letters handled again, by this group's handler alone.
+    """Retry dead letters: this group's handler gets them again; other groups do not.
 
-    The owners of their partitions do it, in the order of the dead letters. Interrupted, what was asked for goes on; run
-    again, it asks nothing twice. The exit code is 0 when all went well.
+    The owners of the partitions handle them in order. If you interrupt this command, requested dead letters are still
+    redriven; run it again to request the rest: none is requested twice. Exit code 0 if all were handled.
     """
     wanted = choice(ids, partition, key, error, state)
-    check_said(wanted, everything=everything)
-    chosen = whose(dead_letters, store, source, group, profile, steers=True)
-    session = _Session(Requester(who(why).by, why), rate, wait=wait, as_json=as_json)
+    require_filter(wanted, everything=everything)
+    chosen = whose(dead_letters, store, source, group, profile, needs_store=True)
+    session = _RedriveSession(Requester(operator(why).by, why), rate, wait=wait, as_json=as_json)
     try:
         asyncio.run(session.run(chosen, wanted, yes=yes))
     except KeyboardInterrupt:
@@ -82,8 +84,8 @@ def redrive(
     session.report()
 
 
-class _Session:
-    """One run of the command: what it was told, and what it has seen."""
+class _RedriveSession:
+    """One run of the command: its options, and what it has seen so far."""
 
     def __init__(self, person: Requester, rate: float | None, *, wait: bool, as_json: bool) -> None:
         self._person = person
@@ -91,41 +93,42 @@ class _Session:
         self._wait = wait
         self._as_json = as_json
         self._group: Group | None = None
-        self._meant: list[Filed] = []
+        self._selected: list[Filed] = []
         self._errors: dict[str, str] = {}
         self._tally = RedriveProgress()
-        self._asking: Redrive | None = None
+        self._redrive: Redrive | None = None
         self._warned = False
         self._bar: Progress | None = None
         self.interrupted = False
 
     async def run(self, chosen: Profile, wanted: DeadLetterFilter, *, yes: bool) -> None:
-        async with opened(chosen) as desk:
-            operated, self._group = desk.operated, desk.group
-            filed = await read_filed(desk.dead_letters, desk.group)
-            self._meant = open_ones(filed, wanted)
-            if not self._meant:
+        async with opened(chosen) as at:
+            operated, self._group = at.operated, at.group
+            filed = await read_filed(at.dead_letters, at.group)
+            self._selected = select_open(filed, wanted)
+            if not self._selected:
                 return
-            for one in overtaking(filed, self._meant):
+            for one in overtaking(filed, self._selected):
                 say(
-                    f"warning: {one.dead_letter.id} follows an earlier dead letter of its key, which is not among these"
+                    f"warning: {one.dead_letter.id} follows an earlier dead letter of the same key, which is not"
+                    " selected: it will be handled out of order"
                 )
-            ask(f"Have {count(len(self._meant))} of group {desk.group} handled again?", self._meant, yes=yes)
-            self._asking = Redrive(desk.dead_letters, operated, desk.group, system_clock(), self._person)
+            confirm_change(f"Redrive {count(len(self._selected))} of group {at.group}?", self._selected, yes=yes)
+            self._redrive = Redrive(at.dead_letters, operated, at.group, system_clock(), self._person)
             with self._progress():
-                await self._asking.run(self._meant, rate=self._rate, wait=self._wait, report=self._told)
+                await self._redrive.run(self._selected, rate=self._rate, wait=self._wait, report=self._update)
             if self._tally.failed:
-                filed = await read_filed(desk.dead_letters, desk.group)
+                filed = await read_filed(at.dead_letters, at.group)
                 self._errors = {one.dead_letter.id: one.error for one in filed}
 
     def report(self) -> None:
         tally = self._tally
         if self._as_json:
             print_json(self._facts())
-        elif self._meant:
-            self._say_what_became()
+        elif self._selected:
+            self._say_results()
         elif not self.interrupted:
-            say("no dead letters to handle again")
+            say("no dead letters to redrive")
         left = tally.failed or (tally.waiting and self._wait)
         if left or self.interrupted:
             raise typer.Exit(1)
@@ -133,12 +136,12 @@ class _Session:
     def _progress(self) -> AbstractContextManager[object]:
         if self._as_json:
             return nullcontext()
-        looks = (TextColumn("redriving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Progress(*looks, TextColumn("{task.fields[note]}"), console=Console(stderr=True))
-        self._bar.add_task("", total=len(self._meant), note="")
+        progress = (TextColumn("redriving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*progress, TextColumn("{task.fields[note]}"), console=Console(stderr=True))
+        self._bar.add_task("", total=len(self._selected), note="")
         return self._bar
 
-    def _told(self, tally: RedriveProgress) -> None:
+    def _update(self, tally: RedriveProgress) -> None:
         self._tally = tally
         if self._bar is not None:
             note = tally.problem or (f"{len(tally.failed)} failed" if tally.failed else "")
@@ -146,34 +149,32 @@ class _Session:
         if tally.waiting and not tally.unattended and tally.quiet_s >= QUIET_S and not self._warned:
             self._warned = True
             say(
-                f"warning: no answer for {QUIET_S:.0f} s, though the owners are there. They may be busy; or they do "
-                "not use this target: see dead_letter= of their processors. Ctrl-C leaves what was asked for to them."
+                f"warning: no answer for {QUIET_S:.0f} s from live owners. They may be busy, or they use another"
+                " dead-letter target: check dead_letter= of their processors. Ctrl-C ends the wait; the requests stay."
             )
 
-    def _say_what_became(self) -> None:
+    def _say_results(self) -> None:
         tally = self._tally
         for name in tally.failed[:SHOWN]:
             say(f"{name} failed again: {self._errors.get(name, '-')}")
         if len(tally.failed) > SHOWN:
-            say(f"... and {len(tally.failed) - SHOWN} more: evenflow dead-letters list shows all")
+            say(f"... and {len(tally.failed) - SHOWN} more; `evenflow dead-letters list` shows all")
         for partition, why in tally.unattended.items():
             say(f"partition {partition}: {why}")
         parts = [f"{len(tally.redriven)} redriven", f"{len(tally.failed)} failed"]
-        parts += [f"{len(tally.dropped)} dropped meanwhile"] if tally.dropped else []
-        parts += [f"{len(tally.waiting)} asked for"] if tally.waiting else []
+        parts += [f"{len(tally.dropped)} dropped in the meantime"] if tally.dropped else []
+        parts += [f"{len(tally.waiting)} requested"] if tally.waiting else []
         say(", ".join(parts))
         if tally.unattended:
-            say("asked for; they will be handled when an instance runs")
+            say("requested; they will be handled when an instance runs")
         elif self.interrupted:
-            say(
-                "interrupted: what was asked for goes on; run it again to ask for the rest and to see what became of it"
-            )
+            say("interrupted: the requests stay; run it again to request the rest and to see the results")
 
     def _facts(self) -> dict[str, Any]:
         tally = self._tally
         return {
             **(group_facts(self._group) if self._group is not None else {}),
-            "asked": self._asking.asked if self._asking is not None else 0,
+            "asked": self._redrive.asked if self._redrive is not None else 0,
             "redriven": list(tally.redriven),
             "failed": [{"dead_letter": name, "error": self._errors.get(name)} for name in tally.failed],
             "dropped": list(tally.dropped),

@@ -1,4 +1,4 @@
-"""`evenflow dead-letters show`: everything of one dead letter."""
+"""`evenflow dead-letters show`: shows everything about one dead letter."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from evenflow.cli.dead_letters.listing import dead_letter_facts, group_facts
-from evenflow.cli.dead_letters.options import SourceUrl, check_there, choice, look, opened, whose
+from evenflow.cli.dead_letters.options import SourceUrl, check_exist, choice, opened, read_dead_letters, whose
 from evenflow.cli.output import columns, json_time, print_json, printable, say, show, show_time
-from evenflow.cli.which import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
+from evenflow.cli.selection import AsJson, DeadLettersUrl, GroupName, ProfileName, StoreUrl
 from evenflow.model import show_epoch
 from evenflow.operate.dead_letters.encoding import event_facts
 from evenflow.operate.dead_letters.redrive import matching
@@ -29,7 +29,7 @@ HEX_LINES = 64
 
 
 def show_dead_letter(
-    dead_letter: Annotated[str, typer.Argument(metavar="ID", help="Its name: PARTITION@OFFSET.", show_default=False)],
+    dead_letter: Annotated[str, typer.Argument(metavar="ID", help="Id: PARTITION@OFFSET.", show_default=False)],
     dead_letters: DeadLettersUrl = None,
     store: StoreUrl = None,
     source: SourceUrl = None,
@@ -37,18 +37,18 @@ def show_dead_letter(
     profile: ProfileName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all there is to know of one dead letter."""
+    """Show everything about one dead letter: error, traceback, event and verdicts."""
     wanted = choice([dead_letter], None, None, "", None)
-    whom = whose(dead_letters, store, source, group, profile)
+    selection = whose(dead_letters, store, source, group, profile)
 
     async def read() -> tuple[Group, list[Filed], Corrupt | None]:
-        async with opened(whom) as desk:
-            return desk.group, *await look(desk)
+        async with opened(selection) as at:
+            return at.group, *await read_dead_letters(at)
 
     owner, filed, damage = asyncio.run(read())
     if damage is not None:
         say(f"error: {damage}")
-    check_there(wanted.ids, filed)
+    check_exist(wanted.ids, filed)
     (found,) = matching(filed, wanted)
     if as_json:
         print_json(_facts(owner, found))
@@ -79,7 +79,7 @@ def _lines(group: Group, filed: Filed) -> list[str]:
     tries = "1 try" if filed.number == 1 else f"{filed.number} tries"
     state = f"{filed.state}, after {tries}" if filed.number else filed.state
     facts: list[tuple[str, object]] = [
-        ("LETTER", dead_letter.id),
+        ("ID", dead_letter.id),
         ("GROUP", group),
         ("STATE", state),
         ("PARTITION", dead_letter.partition),
@@ -126,7 +126,7 @@ def _body_lines(body: bytes) -> list[str]:
         f"  {number * HEX_BYTES:08x}  {row.hex(' '):<{HEX_BYTES * 3}} {_seen(row)}"
         for number, row in enumerate(rows[:HEX_LINES])
     ]
-    return [*lines, "  ... (all of it with --json)"] if len(rows) > HEX_LINES else lines
+    return [*lines, "  ... (the whole body with --json)"] if len(rows) > HEX_LINES else lines
 
 
 def _seen(row: bytes) -> str:

@@ -1,4 +1,4 @@
-"""`evenflow group`: see the groups of a store, and steer them."""
+"""`evenflow group`: inspect and operate the consumer groups of a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenflow.cli.group.listing import list_groups
 from evenflow.cli.group.pausing import pause, resume
 from evenflow.cli.group.seek import seek
 
-group = typer.Typer(help="See consumer groups, and steer them.", no_args_is_help=True)
+group = typer.Typer(help="Inspect and operate consumer groups.", no_args_is_help=True)
 group.command(name="list")(list_groups)
 group.command()(describe)
 group.command()(actions)

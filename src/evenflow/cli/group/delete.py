@@ -1,4 +1,4 @@
-"""`evenflow group delete`: forget a group that nobody runs in."""
+"""`evenflow group delete`: deletes a group without running instances."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from evenflow.cli.asking import Why, Yes, be_sure, carry_out, who
-from evenflow.cli.group.subjects import look_at
+from evenflow.cli.confirm import Why, Yes, carry_out, confirm, operator
+from evenflow.cli.group.partitions import take_snapshot
 from evenflow.cli.output import print_json
-from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
+from evenflow.cli.selection import (
+    AsJson,
+    GroupName,
+    ProfileName,
+    SourceUrl,
+    StoreUrl,
+    opened,
+    require_group,
+    select_group,
+)
 from evenflow.operate.steer import delete as delete_group
 from evenflow.runtime.clock import system_clock
 from evenflow.text import count_of
@@ -28,9 +37,9 @@ def delete(
     profile: ProfileName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a group with all its checkpoints. Refused while an instance runs in it."""
-    chosen = with_group(which(store, source, group, profile))
-    name = carry_out(_delete(chosen, who(why), yes=yes))
+    """Delete a group and all its checkpoints, permanently. Rejected while an instance of the group runs."""
+    chosen = require_group(select_group(store, source, group, profile))
+    name = carry_out(_delete(chosen, operator(why), yes=yes))
     if as_json:
         print_json({"action": "delete", "group": name})
     else:
@@ -39,10 +48,10 @@ def delete(
 
 async def _delete(chosen: Profile, by: Operator, *, yes: bool) -> str:
     async with opened(chosen) as at:
-        look = await look_at(at)
-        records = count_of(len(look.found.checkpoints), "checkpoint")
-        there = f" {count_of(look.running, 'instance')} may still run in it." if look.running else ""
-        again = "A group of this name begins anew, at its start position."
-        be_sure([f"forgets {at.group} with {records} for ever. {again}{there}"], yes=yes)
+        look = await take_snapshot(at)
+        checkpoints = count_of(len(look.found.checkpoints), "checkpoint")
+        running = f" {count_of(look.running, 'instance')} may still run in it." if look.running else ""
+        restart = "A new group of this name begins at its start position."
+        confirm([f"This permanently deletes {at.group} and its {checkpoints}. {restart}{running}"], yes=yes)
         await delete_group(at.store, at.group, by, system_clock())
         return str(at.group)

@@ -1,4 +1,4 @@
-"""`evenflow group describe`: everything about one group."""
+"""`evenflow group describe`: shows everything about one group."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from evenflow.cli.looking import ACTIONS, MOVES, looks, show_looks
-from evenflow.cli.picture import Picture
-from evenflow.cli.which import (
+from evenflow.cli.selection import (
     EVERY_S,
     AsJson,
     DeadLettersUrl,
@@ -18,9 +16,11 @@ from evenflow.cli.which import (
     SourceUrl,
     StoreUrl,
     Watching,
-    which,
-    with_group,
+    require_group,
+    select_group,
 )
+from evenflow.cli.views import DescribeView
+from evenflow.cli.watching import ACTIONS, MOVES, show_snapshots, snapshots
 
 
 def describe(
@@ -29,13 +29,13 @@ def describe(
     group: GroupName = None,
     profile: ProfileName = None,
     dead_letters: DeadLettersUrl = None,
-    moves: Annotated[int, typer.Option(min=0, help="How many of the last moves to show.")] = MOVES,
-    actions: Annotated[int, typer.Option(min=0, help="How many of the last actions to show.")] = ACTIONS,
+    moves: Annotated[int, typer.Option(min=0, help="Number of recent moves to show.")] = MOVES,
+    actions: Annotated[int, typer.Option(min=0, help="Number of recent actions to show.")] = ACTIONS,
     watching: Watching = False,
     every: Every = EVERY_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything about a group: findings, partitions, members, the last moves and the last actions."""
-    chosen = with_group(which(store, source, group, profile, dead_letters))
-    found = looks(chosen, every, moves=moves, actions=actions, dead_letters=True)
-    show_looks(found, Picture, as_json=as_json, watching=watching)
+    """Show everything about a group: findings, partitions, members, recent moves and recent actions."""
+    chosen = require_group(select_group(store, source, group, profile, dead_letters))
+    found = snapshots(chosen, every, moves=moves, actions=actions, dead_letters=True)
+    show_snapshots(found, DescribeView, as_json=as_json, watching=watching)

@@ -1,4 +1,4 @@
-"""`evenflow group list`: all groups of a store, one line each."""
+"""`evenflow group list`: lists all groups of a store, one per line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from evenflow.cli.output import columns, print_json, say
-from evenflow.cli.picture import group_facts
-from evenflow.cli.which import AsJson, ProfileName, SourceUrl, StoreUrl, opened_store, which
+from evenflow.cli.selection import AsJson, ProfileName, SourceUrl, StoreUrl, opened_store, select_group
+from evenflow.cli.views import group_facts
 from evenflow.errors import EvenflowError
 from evenflow.operate.inspect.survey import describe_third_party_leases, operable, survey, third_party_leases
 from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 HEADERS = ("NAMESPACE", "HUB", "GROUP", "MEMBERS", "PARTITIONS", "OWNED", "LAG", "STATUS")
 
 NONE_YET = (
-    "There is no group in this store yet: a group is made by the first processor that runs with it, for instance by"
-    " `evenflow run MODULE:PROCESSOR`. If one has, see whether it was given the same URL."
+    "There are no groups in this store yet. The first processor that uses the store creates its group: start one, for"
+    " instance with `evenflow run MODULE:PROCESSOR`. If one runs already, check that it uses the same store URL."
 )
 
 
 def list_groups(
     store: StoreUrl = None, source: SourceUrl = None, profile: ProfileName = None, as_json: AsJson = False
 ) -> None:
-    """List the groups of a store. Lag is known for groups of the hub that --source names."""
-    show_groups(which(store, source, None, profile), as_json=as_json)
+    """List the groups of a store. Lag is shown for the groups of the hub that --source names."""
+    show_groups(select_group(store, source, None, profile), as_json=as_json)
 
 
 def show_groups(chosen: Profile, *, as_json: bool) -> None:
@@ -51,7 +51,7 @@ def show_groups(chosen: Profile, *, as_json: bool) -> None:
 
 
 async def _look_at_all(chosen: Profile) -> tuple[list[tuple[Group, GroupSnapshot | None]], Mapping[str, int]]:
-    """And what is there beside groups."""
+    """All groups, and the leases of the store that belong to none, counted by prefix."""
     async with opened_store(chosen) as (store, source):
         groups = await operable(store).groups()
         hub = await _hub_of(source)
@@ -63,7 +63,7 @@ async def _look_at_all(chosen: Profile) -> tuple[list[tuple[Group, GroupSnapshot
 
 
 async def _hub_of(source: Source | None) -> tuple[str, str] | None:
-    """A hub that is away hides no group: only their lag is unknown."""
+    """The hub of the source; None if it is unreachable. The groups are listed all the same, without lag."""
     if source is None:
         return None
     try:
@@ -75,7 +75,7 @@ async def _hub_of(source: Source | None) -> tuple[str, str] | None:
 
 
 async def _look_at(store: Store, group: Group, source: Source | None) -> GroupSnapshot | None:
-    """None for a group that cannot be read: it hides no other."""
+    """None if the group cannot be read: the other groups are listed all the same."""
     clock = system_clock()
     try:
         return GroupWatcher().observe(await survey(store, group, source, moves=0), clock.now(), clock.wall())

@@ -1,4 +1,4 @@
-"""`evenflow group seek`: move the checkpoints of a group, running or not, with a look before and after."""
+"""`evenflow group seek`: moves the checkpoints of a group, running or not, and shows them before and after."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenflow.cli.asking import Partitions, Why, Yes, be_sure, carry_out, tell, who
-from evenflow.cli.group.subjects import called, look_at
+from evenflow.cli.confirm import Partitions, Why, Yes, carry_out, confirm, operator, say_safely
+from evenflow.cli.group.partitions import name_partitions, take_snapshot
 from evenflow.cli.output import columns, print_json, say, show_time
 from evenflow.cli.quantities import parse_past
-from evenflow.cli.which import (
+from evenflow.cli.selection import (
     AsJson,
     GroupName,
     ProfileName,
     SourceUrl,
     StoreUrl,
     opened,
-    which,
-    with_group,
-    with_source,
+    require_group,
+    require_source,
+    select_group,
 )
 from evenflow.model import Position
 from evenflow.operate.steer import FromGroup, Shift, plan_seek
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.cli.profiles import Profile
-    from evenflow.cli.which import Opened
+    from evenflow.cli.selection import OpenedGroup
     from evenflow.operate.steer import Operator, PartitionSeek, Target
 
 HEADERS = ("PARTITION", "FROM", "TO", "LAG-BEFORE", "LAG-AFTER")
 
 
 def seek(
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest event there is.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Beyond the newest: skip all there is.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest event that is kept.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: skip all current events.")] = False,
     to_datetime: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="To the first event enqueued then or later: 2026-02-03T04:05Z (local time without a zone), or how long"
-            " ago: 90m, 2h, 1d.",
+            help="To the first event enqueued at this time or later: 2026-02-03T04:05Z (local time without a zone), or"
+            " a time ago such as 90m, 2h or 1d.",
         ),
     ] = None,
     to_offset: Annotated[
-        str | None, typer.Option(metavar="OFFSET", help="After the event at this offset, as in the column OFFSET.")
+        str | None, typer.Option(metavar="OFFSET", help="To after the event at this offset, as in the column OFFSET.")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="So many events ahead, or back when it is below 0.")
+        int | None, typer.Option(metavar="N", help="Forward by N events; backward if N is negative.")
     ] = None,
     from_group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="To where this group of the same hub is.")
+        str | None, typer.Option(metavar="NAME", help="To the checkpoints of this group of the same hub.")
     ] = None,
     partition: Partitions = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     yes: Yes = False,
     why: Why = "",
     store: StoreUrl = None,
@@ -68,7 +68,7 @@ def seek(
     profile: ProfileName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move the checkpoints of a group. On a running one it pauses, moves and resumes through the owners."""
+    """Move the checkpoints of a group. A running group is paused for this, and resumed."""
     to = target(
         to_earliest=to_earliest,
         to_latest=to_latest,
@@ -77,8 +77,8 @@ def seek(
         shift_by=shift_by,
         from_group=from_group,
     )
-    chosen = with_source(with_group(which(store, source, group, profile)), "to know where to go")
-    carry_out(_seek(chosen, to, partition, who(why), dry_run=dry_run, yes=yes, as_json=as_json))
+    chosen = require_source(require_group(select_group(store, source, group, profile)), "it resolves the new positions")
+    carry_out(_seek(chosen, to, partition, operator(why), dry_run=dry_run, yes=yes, as_json=as_json))
 
 
 def target(
@@ -97,17 +97,17 @@ def target(
         moment = parse_past(to_datetime, system_clock().wall())
         if moment is None:
             raise typer.BadParameter(
-                f"{to_datetime!r} is no time; write 2026-02-03T04:05Z, or how long ago: 90m.",
+                f"{to_datetime!r} is not a time; write 2026-02-03T04:05Z, or a time ago such as 90m.",
                 param_hint="--to-datetime",
             )
         given.append(moment)
     if to_offset is not None:
-        given.append(Position(to_offset))  # what its sequence is, if it has one, the source knows
+        given.append(Position(to_offset))  # the source resolves its sequence
     given += [Shift(shift_by)] if shift_by is not None else []
     given += [FromGroup(from_group)] if from_group is not None else []
     if len(given) != 1:
         raise typer.BadParameter(
-            "give exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --shift-by, --from-group."
+            "pass exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --shift-by, --from-group."
         )
     return given[0]
 
@@ -132,12 +132,12 @@ async def _seek(
         if dry_run:
             say(f"would move {what}; nothing was changed")
         else:
-            be_sure(await _what(at, seekings), yes=yes)
+            confirm(await _changes(at, seekings), yes=yes)
             planned = seekings
-            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), report=tell)
+            seekings = await seek_group(at.store, at.source, at.group, planned, by, system_clock(), report=say_safely)
             say(f"moved {what}")
             if seekings != planned:
-                say("it had gone on meanwhile; what was really done:")
+                say("the group advanced in the meantime; final positions:")
                 _show(seekings, as_json=as_json)
     if as_json:
         named = {"namespace": at.group.namespace, "hub": at.group.hub, "group": at.group.name}
@@ -147,7 +147,7 @@ async def _seek(
 
 
 def remarks(to: Target, seekings: Sequence[PartitionSeek]) -> list[str]:
-    """What the table does not say: which time is meant, and what is not as one may think."""
+    """Notes below the table: the resolved time, and results that an operator may not expect."""
     lines = [seeking.note for seeking in seekings if seeking.note]
     if not isinstance(to, datetime):
         return lines
@@ -155,25 +155,24 @@ def remarks(to: Target, seekings: Sequence[PartitionSeek]) -> list[str]:
     beyond = [seeking for seeking in seekings if seeking.lag_after == 0]
     skipping = [seeking.partition for seeking in beyond if seeking.lag_before != 0]
     if beyond and len(beyond) == len(seekings):
-        lines.append("nothing was enqueued since then: this skips everything")
+        lines.append("no event was enqueued since then: this skips all events")
     elif skipping:
-        lines.append(f"nothing was enqueued since then in {called(skipping)}: there it skips everything")
+        lines.append(f"no event was enqueued since then in {name_partitions(skipping)}: this skips all events there")
     return lines
 
 
-async def _what(at: Opened, seekings: Sequence[PartitionSeek]) -> list[str]:
-    """A group with members may run: then it is not where it was when this was looked up."""
-    lines = [f"moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}"]
-    if (await look_at(at)).members and any(not isinstance(one.to, Position) for one in seekings):
+async def _changes(at: OpenedGroup, seekings: Sequence[PartitionSeek]) -> list[str]:
+    """A group with members may be running and advance until it is paused, so positions may differ in the end."""
+    lines = [f"This moves the checkpoints of {count_of(len(seekings), 'partition')} of {at.group}."]
+    if (await take_snapshot(at)).members and any(not isinstance(one.to, Position) for one in seekings):
         lines.append(
-            "a running group goes on until it is paused for this: it goes to what you asked for as seen from there, and"
-            " what was really done is shown"
+            "If the group runs, it is paused briefly. Positions are resolved then; the final ones are shown afterwards."
         )
     return lines
 
 
 def _show(seekings: Sequence[PartitionSeek], *, as_json: bool) -> None:
-    """What would be done, or was; it is the data, except for programs, who get theirs at the end."""
+    """Print the table: to stdout, or to stderr with `--json`, which prints its own result at the end."""
     text = "\n".join(columns(HEADERS, [_row(seeking) for seeking in seekings], HEADERS[1:]))
     if as_json:
         say(text)

@@ -1,4 +1,4 @@
-"""`evenflow hub`: make an embedded hub, send to it, follow it, look at it, serve it to clients of Event Hubs."""
+"""`evenflow hub`: create, fill, follow and inspect embedded hubs, and serve them to clients of Azure Event Hubs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evenflow.cli.hub.send import send
 from evenflow.cli.hub.serve import serve
 from evenflow.cli.hub.tail import tail
 
-hub = typer.Typer(help="Make an embedded hub, send to it, follow it, look at it, serve it.", no_args_is_help=True)
+hub = typer.Typer(help="Work with embedded hubs: create, send, tail, inspect, serve.", no_args_is_help=True)
 hub.command()(create)
 hub.command()(send)
 hub.command()(tail)

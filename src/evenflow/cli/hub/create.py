@@ -16,17 +16,19 @@ from evenflow.text import count_of
 
 def create(
     path: HubPath,
-    partitions: Annotated[int, typer.Option(min=1, help="How many; more can be added later.")] = 16,
-    name: Annotated[str | None, typer.Option(help="The hub's name; the folder's by default.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; more can be added later.")] = 16,
+    name: Annotated[str | None, typer.Option(help="Name of the hub.", show_default="the folder's name")] = None,
     retention: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Keep events this long: 12h, 7d. Everything by default.")
+        str | None,
+        typer.Option(metavar="AGE", help="Keep events for this time, such as 12h or 7d.", show_default="forever"),
     ] = None,
     retention_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Keep about this much: 500MB, 2GiB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Keep about this much, such as 500MB or 2GiB.", show_default="everything"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a hub."""
+    """Create a hub."""
     made = Hub.create(
         path,
         partitions,
@@ -39,4 +41,4 @@ def create(
     if as_json:
         print_json(as_facts(info))
     else:
-        typer.echo(f"made hub {info.name} with {count_of(len(info.partitions), 'partition')} in {path}")
+        typer.echo(f"created hub {info.name} with {count_of(len(info.partitions), 'partition')} in {path}")

@@ -1,4 +1,4 @@
-"""What the hub's commands have in common."""
+"""Options that the commands for hubs share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 def _check_path(path: Path) -> Path:
     scheme, colon, folder = str(path).partition(":")
     if colon and scheme == "hub" and folder and not path.exists():
-        raise typer.BadParameter(f"this is a folder, not a URL; did you mean {folder}?")
+        raise typer.BadParameter(f"{path} is a URL; pass the folder: {folder}.")
     return path
 
 
 HubPath: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="PATH", help="The hub's folder.", show_default=False, callback=_check_path)
+    Path, typer.Argument(metavar="PATH", help="Folder of the hub.", show_default=False, callback=_check_path)
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]

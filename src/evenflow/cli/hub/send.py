@@ -23,17 +23,19 @@ def send(
     path: HubPath,
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="One event each; - (or a pipe) sends the lines of stdin."),
+        typer.Argument(metavar="TEXT", help="One event per TEXT; - sends the lines of stdin, as a pipe does."),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Events of one key stay in one partition, in order.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Send to this partition, whatever the key.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Partition key: events with the same key stay in one partition, in order.")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Send to this partition (not together with --key).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send events, and return when they are durable."""
     if key is not None and partition is not None:
-        raise typer.BadParameter("give --key or --partition, not both.")
+        raise typer.BadParameter("pass either --key or --partition, not both.")
     if not text and sys.stdin.isatty():
-        raise typer.BadParameter("nothing to send: give texts, or - to read lines from the terminal.")
+        raise typer.BadParameter("nothing to send; pass TEXT, or - to read lines from the terminal.")
     batches = _lines_of_stdin() if not text or text == ["-"] else iter([[part.encode() for part in text]])
     with Hub(path) as hub:
         sent = asyncio.run(_send_all(hub, batches, key, partition))
@@ -53,7 +55,7 @@ async def _send_all(hub: Hub, batches: Iterator[list[bytes]], key: str | None, p
 
 
 def _lines_of_stdin() -> Iterator[list[bytes]]:
-    """Whatever lines are there, at once: a slow stream is not held back, a fast one is not sent line by line."""
+    """The lines that are available, as one batch: a slow stream is not delayed, a fast one not sent line by line."""
     rest = b""
     while chunk := os.read(sys.stdin.fileno(), READ_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

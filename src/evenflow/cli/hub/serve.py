@@ -1,4 +1,4 @@
-"""`evenflow hub serve`: hubs in a folder, for the official clients of Azure Event Hubs."""
+"""`evenflow hub serve`: serves the hubs in a folder to the official clients of Azure Event Hubs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from msgspec import Struct
 
 from evenflow.cli.hub.options import AsJson
 from evenflow.cli.output import print_json
-from evenflow.cli.serving import DAY_S, Fault, allow_many_sockets, faults_from, new_loop, on_ending, short_duration_s
+from evenflow.cli.serving import (
+    DAY_S,
+    FaultOption,
+    allow_many_sockets,
+    faults_from,
+    new_loop,
+    on_shutdown,
+    short_duration_s,
+)
 from evenflow.emulators.eventhubs.faults import EventHubsFaultOptions
 from evenflow.emulators.eventhubs.folder import HubDeclaration, open_exclusively, parse_declaration, read_declarations
 from evenflow.emulators.eventhubs.server import (
@@ -30,43 +38,45 @@ TLS_PORT = 5671
 
 
 def serve(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder that hubs are kept in.", show_default=False)],
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 is any that is free.")] = 5672,
-    host: Annotated[str, typer.Option(help="Where to listen. Beyond this machine a key is demanded.")] = LOOPBACK,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder of the hubs.", show_default=False)],
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 picks a free one.")] = 5672,
+    host: Annotated[str, typer.Option(help="Address to listen on. Beyond loopback, --key is required.")] = LOOPBACK,
     hub: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:PARTITIONS:GROUP,GROUP", help="Declare a hub; make it if it is not there."),
+        typer.Option(metavar="NAME:PARTITIONS:GROUP,GROUP", help="Serve this hub; create it if it does not exist."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Declare hubs: TOML, or the emulator's Config.json.")
+        Path | None, typer.Option(metavar="FILE", help="Read the hubs from TOML, or from the emulator's Config.json.")
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=KEY", help="Check tokens by this key.", envvar=KEY_VARIABLE, show_envvar=True),
+        typer.Option(
+            metavar="NAME=KEY", help="Require tokens signed with this key.", envvar=KEY_VARIABLE, show_envvar=True
+        ),
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Serve TLS as well, with this certificate (PEM).")
+        Path | None, typer.Option(metavar="FILE", help="Also serve TLS, with this certificate (PEM).")
     ] = None,
     certificate_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate's key, where it is another file.")
+        Path | None, typer.Option(metavar="FILE", help="Private key, if it is not in the certificate's file.")
     ] = None,
-    tls_port: Annotated[int, typer.Option(min=0, max=65_535, help="Where TLS is served.")] = TLS_PORT,
+    tls_port: Annotated[int, typer.Option(min=0, max=65_535, help="Port for TLS; 0 picks a free one.")] = TLS_PORT,
     fault: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KIND=VALUE",
-            help="Trouble on purpose: drop=5s, delay=100ms, busy=0.1 (a share), throttle=1000 (events a second).",
+            help="Inject a fault: drop=5s, delay=100ms, busy=0.1 (a fraction), throttle=1000 (events per second).",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve hubs to the official clients of Azure Event Hubs, until SIGTERM or Ctrl-C."""
     if certificate_key is not None and certificate is None:
-        raise typer.BadParameter("it is of no use without a --certificate.", param_hint="--certificate-key")
-    wanted = [*(read_declarations(config) if config is not None else []), *(_hub(text) for text in hub or [])]
-    plan = _Plan(
+        raise typer.BadParameter("has no effect without --certificate; pass both.", param_hint="--certificate-key")
+    hubs = [*(read_declarations(config) if config is not None else []), *(_hub(text) for text in hub or [])]
+    options = _ServeOptions(
         data=data,
-        wanted=wanted,
+        hubs=hubs,
         host=host,
         port=port,
         keys=dict(_key(text) for text in key or []),
@@ -78,12 +88,12 @@ def serve(
     )
     allow_many_sockets()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(plan))
+        runner.run(_serve(options))
 
 
-class _Plan(Struct, frozen=True, kw_only=True):
+class _ServeOptions(Struct, frozen=True, kw_only=True):
     data: Path
-    wanted: list[HubDeclaration]
+    hubs: list[HubDeclaration]
     host: str
     port: int
     keys: dict[str, str]
@@ -94,28 +104,28 @@ class _Plan(Struct, frozen=True, kw_only=True):
     as_json: bool
 
 
-async def _serve(plan: _Plan) -> None:
+async def _serve(options: _ServeOptions) -> None:
     stopped = asyncio.Event()
-    on_ending(stopped.set)
-    tls = None if plan.certificate is None else tls_context(plan.certificate, plan.certificate_key)
-    with open_exclusively(plan.data, plan.wanted) as hubs:
-        server = EventHubsServer(hubs, keys=plan.keys, faults=plan.faults)
+    on_shutdown(stopped.set)
+    tls = None if options.certificate is None else tls_context(options.certificate, options.certificate_key)
+    with open_exclusively(options.data, options.hubs) as hubs:
+        server = EventHubsServer(hubs, keys=options.keys, faults=options.faults)
         try:
-            port = await server.listen(plan.host, plan.port)
-            tls_port = None if tls is None else await server.listen(plan.host, plan.tls_port, tls)
-            _say_ready(plan, server, port, tls_port)
+            port = await server.listen(options.host, options.port)
+            tls_port = None if tls is None else await server.listen(options.host, options.tls_port, tls)
+            _print_ready(options, server, port, tls_port)
             await stopped.wait()
         finally:
             await server.aclose()
 
 
-def _say_ready(plan: _Plan, server: EventHubsServer, port: int, tls_port: int | None) -> None:
+def _print_ready(options: _ServeOptions, server: EventHubsServer, port: int, tls_port: int | None) -> None:
     hubs = list(server.namespace)
-    name = next(iter(plan.keys), EMULATOR_KEY_NAME)
-    # A key that is one is not shown: whoever may have it has it.
-    shown = HIDDEN if plan.keys else EMULATOR_KEY
-    first = connection_string(port, hubs[0].name, host=plan.host, key_name=name, key=shown)
-    if not plan.as_json:
+    name = next(iter(options.keys), EMULATOR_KEY_NAME)
+    # The operator's own key is a secret and is not shown; that of the emulator is public.
+    shown = HIDDEN if options.keys else EMULATOR_KEY
+    first = connection_string(port, hubs[0].name, host=options.host, key_name=name, key=shown)
+    if not options.as_json:
         also = f" (TLS on port {tls_port})" if tls_port is not None else ""
         print(f"ready: {first}{also}", flush=True)
         return
@@ -140,13 +150,13 @@ def _hub(text: str) -> HubDeclaration:
 def _key(text: str) -> tuple[str, str]:
     name, equals, key = text.partition("=")
     if not equals or not name or not key:
-        raise typer.BadParameter("a key is written NAME=KEY.", param_hint="--key")
+        raise typer.BadParameter("not NAME=KEY; write for instance sender=SECRET.", param_hint="--key")
     return name, key
 
 
 _FAULTS = {
-    "drop": Fault("drop_s", short_duration_s, 0.001, DAY_S, "give a millisecond to a day"),
-    "delay": Fault("delay_s", short_duration_s, 0.0, DAY_S, "give no more than a day"),
-    "busy": Fault("busy", float, 0.0, 1.0, "a share is between 0 and 1"),
-    "throttle": Fault("throttle", float, 1.0, 1e9, "give a number of events a second, at least 1"),
+    "drop": FaultOption("drop_s", short_duration_s, 0.001, DAY_S, "must be between a millisecond and a day"),
+    "delay": FaultOption("delay_s", short_duration_s, 0.0, DAY_S, "must be at most a day"),
+    "busy": FaultOption("busy", float, 0.0, 1.0, "must be between 0 and 1"),
+    "throttle": FaultOption("throttle", float, 1.0, 1e9, "must be at least 1 event per second"),
 }

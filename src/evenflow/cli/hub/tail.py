@@ -1,4 +1,4 @@
-"""`evenflow hub tail`: follow a hub, all partitions or one, without a group and without a trace."""
+"""`evenflow hub tail`: prints the events of a hub as they arrive. It joins no group and writes nothing."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ def tail(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, a sequence (with --partition), or a time such as 2026-02-03T04:05Z.",
+            help="Start at earliest, latest, a sequence (with --partition), or a time such as 2026-02-03T04:05Z.",
         ),
     ] = "latest",
-    partition: Annotated[str | None, typer.Option(help="This partition only.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Only this partition.", show_default="all")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Exit after N events.", show_default="no limit")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print events as they come: PARTITION SEQUENCE TIME KEY BODY. Ctrl-C ends it."""
+    """Print events as they arrive: PARTITION SEQUENCE TIME KEY BODY. Ctrl-C exits."""
     start = _start(begin, partition)
     try:
         asyncio.run(_tail(path, start, partition, count, as_json=as_json))
     except (KeyboardInterrupt, BrokenPipeError):
-        pass  # whoever watched, or read our output, has seen enough
+        pass  # Ctrl-C, or the reader of the pipe has ended: both are a normal end
 
 
 def _start(text: str, partition: str | None) -> Start:
@@ -53,12 +55,14 @@ def _start(text: str, partition: str | None) -> Start:
         return text
     if text.isdecimal():
         if partition is None:
-            raise typer.BadParameter("a sequence belongs to one partition: add --partition.", param_hint="--from")
+            raise typer.BadParameter("a sequence is per partition; add --partition ID.", param_hint="--from")
         before = int(text) - 1
         return Position(str(before), before)
     moment = parse_moment(text)
     if moment is None:
-        raise typer.BadParameter(f"{text!r} is not earliest, latest, a sequence or a time.", param_hint="--from")
+        raise typer.BadParameter(
+            f"{text!r} is not earliest, latest, a sequence or a time such as 2026-02-03T04:05Z.", param_hint="--from"
+        )
     return moment
 
 
@@ -83,8 +87,8 @@ async def _tail(path: Path, start: Start, partition: str | None, count: int | No
 async def _merged(
     source: HubSource, names: list[PartitionId], start: Start
 ) -> AsyncGenerator[tuple[PartitionId, Event], None]:
-    """The events of all partitions as they arrive. What was there before comes partition by partition."""
-    # Resolved for all before any is read, so that "latest" is one moment.
+    """The events of all partitions as they arrive. Older events come partition by partition."""
+    # All starts are resolved before the first read, so that "latest" means the same time in all partitions.
     after = {name: await source.resolve(name, start) for name in names}
     events: asyncio.Queue[tuple[PartitionId, Event] | Exception] = asyncio.Queue(maxsize=READ_EVENTS)
     readers = [asyncio.create_task(_follow(source, name, after[name], events)) for name in names]

@@ -1,4 +1,4 @@
-"""`evenflow leases list`: one line a lease, also of those that have ended, and of processors of another make."""
+"""`evenflow leases list`: one line per lease, including ended ones and those of third-party processors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from evenflow.cli.output import columns, print_json
-from evenflow.cli.which import AsJson, GroupName, ProfileName, SourceUrl, StoreUrl, opened, which, with_group
+from evenflow.cli.selection import (
+    AsJson,
+    GroupName,
+    ProfileName,
+    SourceUrl,
+    StoreUrl,
+    opened,
+    require_group,
+    select_group,
+)
 from evenflow.operate.steer.exporting import export
 from evenflow.runtime.clock import system_clock
 
@@ -24,8 +33,8 @@ def list_leases(
     profile: ProfileName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show each lease: who owns it, and after which place it goes on."""
-    found = asyncio.run(exported(with_group(which(store, source, group, profile))))
+    """Show the owner and the checkpoint of each lease."""
+    found = asyncio.run(exported(require_group(select_group(store, source, group, profile))))
     if as_json:
         print_json(found)
         return

@@ -1,4 +1,4 @@
-"""`evenflow table`: have a table of PostgreSQL watched, look at its feed, prune it, end it."""
+"""`evenflow table`: the change feed of a PostgreSQL table."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from evenflow.cli.table.show import show
 from evenflow.cli.table.unwatch import unwatch
 from evenflow.cli.table.watch import watch
 
-table = typer.Typer(
-    help="Have a table of PostgreSQL watched, look at its feed, prune it, end it.", no_args_is_help=True
-)
+table = typer.Typer(help="Manage the change feed of a PostgreSQL table.", no_args_is_help=True)
 table.command()(watch)
 table.command()(show)
 table.command()(fill)

@@ -1,4 +1,4 @@
-"""What the commands for tables have in common."""
+"""Shared by the commands for tables: their options, and the connection."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TableUrl: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="The source's own: postgresql-table://USER@HOST/DATABASE?table=SCHEMA.TABLE.",
+        help="URL of the source: postgresql-table://USER@HOST/DATABASE?table=SCHEMA.TABLE.",
         show_default=False,
         envvar="EVENFLOW_TABLE",
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @asynccontextmanager
@@ -37,6 +37,6 @@ async def opened(url: str) -> AsyncIterator[TableClient]:
         link.close()
 
 
-def tell_copied(rows: int) -> None:
+def report_copied(rows: int) -> None:
     if rows % 100_000 == 0:
         say(f"copied {rows:,} rows")

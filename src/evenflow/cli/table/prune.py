@@ -1,4 +1,4 @@
-"""`evenflow table prune`: remove what is old from a log."""
+"""`evenflow table prune`: removes old changes from the change log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from evenflow.cli.asking import carry_out
+from evenflow.cli.confirm import carry_out
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_duration_s
 from evenflow.cli.table.options import AsJson, TableUrl, opened
@@ -15,10 +15,10 @@ from evenflow.text import count_of
 
 def prune(
     url: TableUrl,
-    older_than: Annotated[str, typer.Option(metavar="AGE", help="Changes older than that: 12h, 7d.")],
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Remove changes older than this, such as 12h or 7d.")],
     as_json: AsJson = False,
 ) -> None:
-    """Remove old changes from a log. Where only latest versions are kept, the latest of each row always stays."""
+    """Remove old changes from the change log. With latest versions only, the latest change of each row stays."""
     removed = carry_out(_prune(url, parse_duration_s(older_than)))
     if as_json:
         print_json({"removed": removed})

@@ -1,4 +1,4 @@
-"""`evenflow table show`: how a feed stands, and who holds its readers back."""
+"""`evenflow table show`: shows the state of a change feed, and the transactions that block its readers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def show(url: TableUrl, as_json: AsJson = False) -> None:
-    """How a feed stands: what its log has, how far it may be read, which open transactions hold its readers back."""
-    found = asyncio.run(_look(url))
+    """Show a change feed: what its log contains, how far it can be read, which open transactions block its readers."""
+    found = asyncio.run(_read(url))
     if as_json:
         print_json(as_facts(found))
         return
@@ -38,10 +38,10 @@ def show(url: TableUrl, as_json: AsJson = False) -> None:
     for writer in found.writers:
         typer.echo(_sentence(writer))
     if found.is_old:
-        typer.echo("an older evenflow made its trigger: let its owner run `evenflow table watch` again")
+        typer.echo("the trigger is of an older version of evenflow: let its owner run `evenflow table watch` again")
 
 
-async def _look(url: str) -> FeedStatus:
+async def _read(url: str) -> FeedStatus:
     from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:
@@ -83,4 +83,4 @@ def _moment(at_us: int) -> datetime:
 
 def _sentence(writer: FeedWriter) -> str:
     age = f", open for {show_duration(system_clock().wall() - writer.since.timestamp())}," if writer.since else ""
-    return f"{writer}{age} holds readers back: {writer.holds_back} later numbers wait for it"
+    return f"{writer}{age} blocks readers: {writer.holds_back} later numbers wait for it"

@@ -1,4 +1,4 @@
-"""`evenflow table watch`: from now on the table's changes are noted."""
+"""`evenflow table watch`: starts to record the changes of a table."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenflow.cli.asking import carry_out
+from evenflow.cli.confirm import carry_out
 from evenflow.cli.output import print_json
 from evenflow.cli.quantities import parse_duration_s
-from evenflow.cli.table.options import AsJson, TableUrl, opened, tell_copied
+from evenflow.cli.table.options import AsJson, TableUrl, opened, report_copied
 from evenflow.text import count_of
 
 if TYPE_CHECKING:
@@ -20,22 +20,26 @@ if TYPE_CHECKING:
 def watch(
     url: TableUrl,
     partitions: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Hash ranges of the key. This stays.", show_default="16")
+        int | None,
+        typer.Option(min=1, max=256, help="Number of partitions (cannot be changed later).", show_default="16"),
     ] = None,
     all_versions: Annotated[
         bool | None,
         typer.Option(
-            "--all-versions/--latest-versions", help="Keep what was before each change.", show_default="latest"
+            "--all-versions/--latest-versions",
+            help="Also keep the row as it was before each change (cannot be changed later).",
+            show_default="latest",
         ),
     ] = None,
     retention: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Keep changes this long: 12h, 7d. Everything by default.")
+        str | None,
+        typer.Option(metavar="AGE", help="Keep changes for this time, such as 12h or 7d.", show_default="forever"),
     ] = None,
-    fill: Annotated[bool, typer.Option(help="Copy the rows that the table has into its log.")] = True,
-    reader: Annotated[str | None, typer.Option(metavar="ROLE", help="A role that shall read it.")] = None,
+    fill: Annotated[bool, typer.Option(help="Copy the existing rows into the change log.")] = True,
+    reader: Annotated[str | None, typer.Option(metavar="ROLE", help="Grant this role the right to read it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a table watched. It may be run again: what is there is brought up to date, and a copy goes on."""
+    """Record the changes of a table. Run it again to update an existing feed, or to continue an interrupted copy."""
     from evenflow.sources.postgresql.admin import WatchOptions
 
     keep_s = parse_duration_s(retention) if retention is not None else None
@@ -51,4 +55,4 @@ async def _watch(url: str, terms: WatchOptions) -> TableFeed:
     from evenflow.sources.postgresql import admin as postgresql_watch
 
     async with opened(url) as link:
-        return await postgresql_watch.watch(link, terms, tell_copied)
+        return await postgresql_watch.watch(link, terms, report_copied)

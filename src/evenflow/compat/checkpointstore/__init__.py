@@ -1,6 +1,6 @@
 """evenflow's stores as an azure.eventhub.CheckpointStore, for azure-eventhub's own EventHubConsumerClient.
 
-As azure-eventhub has it, this one is for plain code, and `evenflow.compat.checkpointstore.aio` for asyncio.
+As in azure-eventhub, this module has the blocking variant, and `evenflow.compat.checkpointstore.aio` that for asyncio.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenflow.compat.checkpointstore import aio
-from evenflow.compat.checkpointstore.loop import THREAD
+from evenflow.compat.checkpointstore.loop import SHARED_THREAD
 from evenflow.compat.checkpointstore.official import CheckpointStore
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["EvenflowCheckpointStore"]
 
 
 class EvenflowCheckpointStore(CheckpointStore):
-    """As `evenflow.compat.checkpointstore.aio.EvenflowCheckpointStore`, for any thread of a program without asyncio."""
+    """The blocking variant of `evenflow.compat.checkpointstore.aio.EvenflowCheckpointStore`; any thread may use it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class EvenflowCheckpointStore(CheckpointStore):
         load_balancing_interval: float = 30.0,
         partition_ownership_expiration_interval: float | None = None,
     ) -> None:
-        self._behind = aio.EvenflowCheckpointStore(
+        self._async_store = aio.EvenflowCheckpointStore(
             store,
             load_balancing_interval=load_balancing_interval,
             partition_ownership_expiration_interval=partition_ownership_expiration_interval,
@@ -45,29 +45,29 @@ class EvenflowCheckpointStore(CheckpointStore):
     def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> Iterable[dict[str, Any]]:
-        return self._run(self._behind.list_ownership(fully_qualified_namespace, eventhub_name, consumer_group))
+        return self._run(self._async_store.list_ownership(fully_qualified_namespace, eventhub_name, consumer_group))
 
     def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> Iterable[dict[str, Any]]:
-        return self._run(self._behind.claim_ownership(ownership_list))
+        return self._run(self._async_store.claim_ownership(ownership_list))
 
     def update_checkpoint(self, checkpoint: dict[str, Any], **kwargs: Any) -> None:
-        self._run(self._behind.update_checkpoint(checkpoint))
+        self._run(self._async_store.update_checkpoint(checkpoint))
 
     def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> Iterable[dict[str, Any]]:
-        return self._run(self._behind.list_checkpoints(fully_qualified_namespace, eventhub_name, consumer_group))
+        return self._run(self._async_store.list_checkpoints(fully_qualified_namespace, eventhub_name, consumer_group))
 
     def close(self) -> None:
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
-            thread.run(self._behind.close())
-            THREAD.give_back()
+            thread.run(self._async_store.close())
+            SHARED_THREAD.release()
 
     def check(self) -> None:
-        """`Misconfigured` when the store can never work as it is."""
-        self._run(self._behind.check())
+        """Raises `Misconfigured` if the store cannot work as it is configured."""
+        self._run(self._async_store.check())
 
     def __enter__(self) -> EvenflowCheckpointStore:
         try:
@@ -85,6 +85,6 @@ class EvenflowCheckpointStore(CheckpointStore):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._lock:
             if self._thread is None:
-                self._thread = THREAD.borrow()
+                self._thread = SHARED_THREAD.acquire()
             thread = self._thread
         return thread.run(work)

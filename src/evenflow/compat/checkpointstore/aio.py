@@ -7,10 +7,10 @@ import logging
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from evenflow.compat.checkpointstore.claims import Claims
+from evenflow.compat.checkpointstore.claims import OwnershipClaims
 from evenflow.compat.checkpointstore.entries import checkpoint_of, claim_of, group_of, position_of
 from evenflow.compat.checkpointstore.official import AsyncCheckpointStore
-from evenflow.compat.checkpointstore.owners import OpenStore, Pace
+from evenflow.compat.checkpointstore.owners import ClientTiming, OpenStore
 from evenflow.errors import Misconfigured, StoreUnavailable, Transient
 from evenflow.model import Group
 from evenflow.ports import Operable, Store
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("evenflow.compat.checkpointstore")
 
 ANSWER_S = 30.0
-"""A store that has not answered by then counts as away; azure-eventhub goes on with what it has, and asks again."""
+"""A store that has not answered after this time counts as unreachable; azure-eventhub continues and retries."""
 
-_NOBODYS = Group("evenflow", "evenflow", "evenflow")
-"""To ask a store for something: whether there is such a group is of no interest."""
+_PROBE_GROUP = Group("evenflow", "evenflow", "evenflow")
+"""For a request that only checks whether the store answers; it does not matter whether the group exists."""
 
 
 class EvenflowCheckpointStore(AsyncCheckpointStore):
-    """`store` is a URL, such as 'postgresql://...', or a store that nothing else uses at the same time.
+    """`store` is a URL, such as 'postgresql://...', or a store object that nothing else uses at the same time.
 
-    Give it the `load_balancing_interval` and the `partition_ownership_expiration_interval` of your client, if you set
-    them there: they tell others when its owners are dead. One such object a client.
+    If you set `load_balancing_interval` or `partition_ownership_expiration_interval` on your client, pass the same
+    values here: other instances use them to decide when an owner is dead. Use one checkpoint store per client.
     """
 
     def __init__(
@@ -48,29 +48,29 @@ class EvenflowCheckpointStore(AsyncCheckpointStore):
         clock: Clock | None = None,
     ) -> None:
         self._given = store
-        self._pace = Pace(load_balancing_interval, partition_ownership_expiration_interval)
+        self._timing = ClientTiming(load_balancing_interval, partition_ownership_expiration_interval)
         self._clock = clock or system_clock()
         self._opened: OpenStore | None = None
-        self._groups: dict[Group, Claims] = {}
-        self._is_told = False
+        self._groups: dict[Group, OwnershipClaims] = {}
+        self._is_reported = False
         if isinstance(store, str):
-            self._open()  # nothing is asked yet, but a wrong URL is told here
+            self._open()  # sends no request yet, but raises for a wrong URL
 
     async def check(self) -> None:
-        """`Misconfigured` when the store can never work as it is: no such container, no rights, somebody else's server.
+        """Raises `Misconfigured` if the store cannot work as configured: no such container, no rights, another server.
 
-        A store that is only away now may come back: that is told by a warning, and is no error here.
+        A store that is unreachable may come back, so that is only logged as a warning.
         """
         try:
             async with self._answered():
-                await self._open().peek(_NOBODYS)
+                await self._open().peek(_PROBE_GROUP)
         except Transient as error:
             log.warning("The checkpoint store does not answer yet: %s", error)
 
     async def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> Iterable[dict[str, Any]]:
-        """Who has which partition, with an etag, and when it was last renewed, by the store's clock."""
+        """The owner of each partition, with an etag and the time of the last renewal by the store's clock."""
         names = (fully_qualified_namespace, eventhub_name, consumer_group)
         async with self._answered():
             return await self._claims(group_of(*names)).ownership(names)
@@ -78,7 +78,7 @@ class EvenflowCheckpointStore(AsyncCheckpointStore):
     async def claim_ownership(
         self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any
     ) -> Iterable[dict[str, Any]]:
-        """Those that were granted, with new etags; who was too late for one does not find it among them."""
+        """The claims that were granted, with new etags. A claim that another owner won is missing from them."""
         claims = [claim_of(entry) for entry in ownership_list]
         granted: list[dict[str, Any]] = []
         async with self._answered():
@@ -87,21 +87,21 @@ class EvenflowCheckpointStore(AsyncCheckpointStore):
         return granted
 
     async def update_checkpoint(self, checkpoint: dict[str, Any], **kwargs: Any) -> None:
-        """All up to here is handled. `LeaseLost` when somebody else has claimed the partition meanwhile."""
+        """All events up to here are handled. Raises `LeaseLost` if another owner has claimed the partition since."""
         group, partition, position = position_of(checkpoint)
         async with self._answered():
-            await self._claims(group).progress.update(partition, position)
+            await self._claims(group).checkpoints.update(partition, position)
 
     async def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> Iterable[dict[str, Any]]:
         names = (fully_qualified_namespace, eventhub_name, consumer_group)
         async with self._answered():
-            records = await self._claims(group_of(*names)).progress.records()
+            records = await self._claims(group_of(*names)).checkpoints.records()
         return [checkpoint_of(names, record) for record in records]
 
     async def close(self) -> None:
-        """Of a store that was given as an object, its own owner takes care."""
+        """Close the store, unless it was passed as an object: its creator closes it."""
         opened, self._opened = self._opened, None
         groups, self._groups = self._groups, {}
         for claims in groups.values():
@@ -124,32 +124,32 @@ class EvenflowCheckpointStore(AsyncCheckpointStore):
     ) -> None:
         await self.close()
 
-    def _claims(self, group: Group) -> Claims:
+    def _claims(self, group: Group) -> OwnershipClaims:
         if group not in self._groups:
-            self._groups[group] = Claims(self._open(), group, self._pace, self._clock)
+            self._groups[group] = OwnershipClaims(self._open(), group, self._timing, self._clock)
         return self._groups[group]
 
     def _open(self) -> OpenStore:
         if self._opened is None:
             store: object = open_store(self._given)
             if not isinstance(store, Operable):
-                raise Misconfigured(f"{type(store).__name__} cannot be listed; this needs a store that is Operable.")
+                raise Misconfigured(f"{type(store).__name__} cannot list its groups; use a store that is Operable.")
             self._opened = cast(OpenStore, store)
         return self._opened
 
     @asynccontextmanager
     async def _answered(self) -> AsyncIterator[None]:
-        """Around a question to the store. azure-eventhub goes on whatever it raises, as if there were nothing to
-        receive: so what will never work is said aloud, once."""
+        """Around each request to the store. azure-eventhub continues after any error, as if there were no events. So an
+        error that will not go away is logged, once."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 yield
         except TimeoutError as error:
             raise StoreUnavailable(
-                f"The store has not answered for {ANSWER_S:.0f} s. See whether it is locked, overloaded or cut off."
+                f"The store has not answered for {ANSWER_S:.0f} s. Check whether it is locked, overloaded or cut off."
             ) from error
         except Misconfigured as error:
-            if not self._is_told:
-                log.error("The checkpoint store cannot work as it is: %s", error)
-            self._is_told = True
+            if not self._is_reported:
+                log.error("The checkpoint store cannot work as configured: %s", error)
+            self._is_reported = True
             raise

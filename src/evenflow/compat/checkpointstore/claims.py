@@ -1,11 +1,10 @@
-"""What becomes of claims: azure-eventhub's ownership, which an etag guards, on leases and members' heartbeats.
+"""Decides claims: azure-eventhub's ownership with etags, implemented with leases and heartbeats of members.
 
-An owner's renewal is its heartbeat: one write, whatever it has, and all etags of its partitions are old from then on. A
-claim of what another one has is conditional on the lease's revision and on that one's mark, both in the etag, checked
-by the store in one step: so of a renewal and a claim, and of two claims, exactly one wins. Whether somebody is dead is
-azure-eventhub's to judge, and it claims from the living too, to even out. An instance of evenflow's Processor is
-another matter: it hands over by itself, so that nothing is taken from it before its mark stood still for its whole
-time-to-live.
+An owner renews by a heartbeat: one write for all its partitions, which invalidates all their older etags. A claim of
+another owner's partition is conditional on the revision of the lease and the heartbeat counter of that owner, both in
+the etag; the store checks them in one step. So of a renewal and a claim, or of two claims, exactly one wins.
+azure-eventhub decides itself who is dead, and it also claims from live owners to balance. An instance of evenflow's
+Processor hands over by itself, so its partitions are not taken before its counter stood still for its time-to-live.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.compat.checkpointstore.checkpoints import FencedCheckpoints
 from evenflow.compat.checkpointstore.entries import claimed, ownership_of, row_of
-from evenflow.compat.checkpointstore.owners import Owners, is_official
-from evenflow.compat.checkpointstore.progress import Progress
-from evenflow.compat.checkpointstore.sharing import gifts
+from evenflow.compat.checkpointstore.handovers import handovers
+from evenflow.compat.checkpointstore.owners import ClaimingOwners, is_official
 from evenflow.core.decide import TAKEN_OVER, paused_by
 from evenflow.core.liveness import Sighting, silence_s
 from evenflow.core.view import View, merge, with_lease
@@ -28,41 +27,41 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from evenflow.compat.checkpointstore.entries import Claim, Etag
-    from evenflow.compat.checkpointstore.owners import OpenStore, Pace
+    from evenflow.compat.checkpointstore.owners import ClientTiming, OpenStore
     from evenflow.model import Group, Ledger, Member, Owner, PartitionId
     from evenflow.ports import Clock
 
 
-class _Hold(NamedTuple):
-    """What was claimed here, and the owner's mark then: an older etag of it is over."""
+class _ClaimedHere(NamedTuple):
+    """A partition that was claimed here, and the owner's heartbeat counter then: older etags are invalid."""
 
     owner: Owner
     epoch: int
     mark: int
 
 
-class _Now(NamedTuple):
-    """What a claim is judged by."""
+class _ClaimContext(NamedTuple):
+    """The state on which a claim is decided."""
 
     view: View
     me: Member | None
-    """Who claims, after its heartbeat; None: somebody lets go."""
-    gifts: Mapping[PartitionId, Member]
-    """What the claimant is to give away, and to whom."""
+    """The member that claims, after its heartbeat; None for a release."""
+    handovers: Mapping[PartitionId, Member]
+    """The partitions that this member must hand over, with their new owners."""
 
 
-class Claims:
-    """The ownership of one group."""
+class OwnershipClaims:
+    """The ownership of one group's partitions."""
 
-    def __init__(self, store: OpenStore, group: Group, pace: Pace, clock: Clock) -> None:
+    def __init__(self, store: OpenStore, group: Group, timing: ClientTiming, clock: Clock) -> None:
         self._store, self._group, self._clock = store, group, clock
-        self._owners = Owners(pace, clock)
+        self._owners = ClaimingOwners(timing, clock)
         self._view: View | None = None
-        """From heartbeats alone: their cursors prove it to the store when it has lost writes."""
+        """Built from heartbeats only: their cursors show the store whether it has lost writes."""
         self._sightings: dict[Owner, Sighting] = {}
-        self._holds: dict[PartitionId, _Hold] = {}
+        self._claimed: dict[PartitionId, _ClaimedHere] = {}
         self._turn = asyncio.Lock()
-        self.progress = Progress(store, group)
+        self.checkpoints = FencedCheckpoints(store, group)
 
     async def ownership(self, names: tuple[str, str, str]) -> list[dict[str, Any]]:
         ledger = await self._store.peek(self._group)
@@ -77,7 +76,7 @@ class Claims:
         ]
 
     async def claim(self, claims: Sequence[Claim]) -> list[dict[str, Any]]:
-        """Those that were granted, each as it is now."""
+        """The granted claims, each with its new etag."""
         async with self._turn:
             rows = {
                 owner: await self._heartbeat(owner) for owner in dict.fromkeys(claim.owner for claim in claims) if owner
@@ -85,19 +84,20 @@ class Claims:
             view = self._view if rows else await self._look()
             if view is None:
                 return []
-            sights = {owner: self._now(view, me) for owner, me in rows.items()}
-            nobody = self._now(view, None)
-            verdicts = [self._judge(sights.get(claim.owner, nobody), claim) for claim in claims]
+            contexts = {owner: self._context(view, me) for owner, me in rows.items()}
+            release = self._context(view, None)
+            verdicts = [self._judge(contexts.get(claim.owner, release), claim) for claim in claims]
             leases = await self._carry_out(verdicts)
             granted = [
                 (claim, lease)
                 for claim, lease in zip(claims, leases, strict=True)
                 if lease is not None and claim.owner == (lease.owner.id if lease.owner is not None else "")
             ]
-            lost = await self.progress.seal({claim.partition: lease.epoch for claim, lease in granted if claim.owner})
+            epochs = {claim.partition: lease.epoch for claim, lease in granted if claim.owner}
+            lost = await self.checkpoints.seal(epochs)
             granted = [(claim, lease) for claim, lease in granted if claim.partition not in lost]
-            self._holds |= {
-                claim.partition: _Hold(me.owner, lease.epoch, me.mark)
+            self._claimed |= {
+                claim.partition: _ClaimedHere(me.owner, lease.epoch, me.mark)
                 for claim, lease in granted
                 if (me := rows.get(claim.owner))
             }
@@ -105,7 +105,7 @@ class Claims:
             return [claimed(claim, lease, view.history, rows.get(claim.owner)) for claim, lease in granted]
 
     async def close(self) -> None:
-        """Nobody claims here any more. What owners have stays theirs until it expires, if they know of it."""
+        """Stop claiming. Partitions that were claimed here stay with their owners until they expire."""
         async with self._turn:
             with suppress(Transient):
                 view = await self._look() if self._owners.known else None
@@ -113,7 +113,7 @@ class Claims:
                     for owner in filter(view.has, self._owners.known):
                         await self._leave(view, owner)
 
-    # --- what is known
+    # --- reading the group
     async def _heartbeat(self, owner: str, *, leaving: bool = False) -> Member:
         known = self._view
         row = self._owners.row(owner, retiring=_is_retired(known, owner), leaving=leaving)
@@ -131,7 +131,7 @@ class Claims:
         return merge(None, ledger) if ledger is not None else None
 
     def _watch(self, ledger: Ledger) -> None:
-        """A mark only grows: seen twice, it stood still all the time in between."""
+        """Record the heartbeat counters. One that is the same twice has not moved in between, as it only increases."""
         now_s, seen = self._clock.now(), self._sightings
         marks: dict[Owner, int | None] = {lease.owner: None for lease in ledger.leases if lease.owner is not None}
         marks.update((member.owner, member.mark) for member in ledger.members)
@@ -140,13 +140,15 @@ class Claims:
             for owner, mark in marks.items()
         }
 
-    def _now(self, view: View, me: Member | None) -> _Now:
-        return _Now(view, me, gifts(view, me, self._sightings, self._clock.now()) if me is not None else {})
+    def _context(self, view: View, me: Member | None) -> _ClaimContext:
+        if me is None:
+            return _ClaimContext(view, None, {})
+        return _ClaimContext(view, me, handovers(view, me, self._sightings, self._clock.now()))
 
-    # --- what is decided
-    def _judge(self, now: _Now, claim: Claim) -> Lease | Change | None:
-        """The lease: it is renewed as it stands. A change: the store shall decide. None: it is lost."""
-        view, me = now.view, now.me
+    # --- decisions
+    def _judge(self, context: _ClaimContext, claim: Claim) -> Lease | Change | None:
+        """A lease that is renewed as it is; a change for the store to accept or reject; None for a lost claim."""
+        view, me = context.view, context.me
         lease, bar = view.leases.get(claim.partition), _bar(view, claim.partition, me)
         if claim.etag is None:
             free = Lease(partition=claim.partition)
@@ -157,44 +159,45 @@ class Claims:
         if bar:
             return _change(view, lease, None, f"released: {bar}") if is_own else None
         if is_own:
-            return self._renewal(now, lease, claim.etag)
-        return self._takeover(now, lease, claim.etag)
+            return self._renewal(context, lease, claim.etag)
+        return self._takeover(context, lease, claim.etag)
 
     def _claimant(self, partition: PartitionId, me: Member | None) -> Owner | None:
-        """Who lets go of a partition does not say who it is: whoever claimed it here."""
+        """The owner of the claim. A release does not name its owner: it is the one that claimed the partition here."""
         if me is not None:
             return me.owner
-        hold = self._holds.get(partition)
-        return hold.owner if hold is not None else None
+        claimed_here = self._claimed.get(partition)
+        return claimed_here.owner if claimed_here is not None else None
 
-    def _renewal(self, now: _Now, lease: Lease, etag: Etag) -> Lease | Change | None:
-        """By its owner. The heartbeat has renewed the lease already, unless that stems from before a loss of writes."""
-        hold = self._holds.get(lease.partition)
-        if hold is not None and hold.owner == lease.owner and (etag.mark or 0) < hold.mark:
+    def _renewal(self, context: _ClaimContext, lease: Lease, etag: Etag) -> Lease | Change | None:
+        """A claim by the owner. Its heartbeat renewed the lease, unless the lease is older than a loss of writes."""
+        before = self._claimed.get(lease.partition)
+        if before is not None and before.owner == lease.owner and (etag.mark or 0) < before.mark:
             return None
-        if now.me is None:
-            return _change(now.view, lease, None, "released: by its owner")
-        if lease.history != now.view.history:
-            return _change(now.view, lease, now.me, "taken again: writes were lost")
-        heir = now.gifts.get(lease.partition)
-        return lease if heir is None else _change(now.view, lease, heir, f"handed over: {heir.id} has too few")
+        if context.me is None:
+            return _change(context.view, lease, None, "released: by its owner")
+        if lease.history != context.view.history:
+            return _change(context.view, lease, context.me, "taken again: writes were lost")
+        to = context.handovers.get(lease.partition)
+        return lease if to is None else _change(context.view, lease, to, f"handed over: {to.id} has too few")
 
-    def _takeover(self, now: _Now, lease: Lease, etag: Etag) -> Change | None:
-        """By somebody else than its owner, if it has one: only if that one has not renewed it since the etag."""
+    def _takeover(self, context: _ClaimContext, lease: Lease, etag: Etag) -> Change | None:
+        """A claim of a free partition, or of another owner's: only if that one has not renewed it since the etag."""
         if lease.owner is None:
-            return _change(now.view, lease, now.me, "claimed: it was free")
-        member = row_of(lease.owner, now.view.members)
+            return _change(context.view, lease, context.me, "claimed: it was free")
+        member = row_of(lease.owner, context.view.members)
         if member is not None and not is_official(member) and not self._is_dead(lease, etag):
             return None
-        return _change(now.view, lease, now.me, f"{TAKEN_OVER}: from {lease.owner.id}", (lease.owner, etag.mark))
+        reason = f"{TAKEN_OVER}: from {lease.owner.id}"
+        return _change(context.view, lease, context.me, reason, (lease.owner, etag.mark))
 
     def _is_dead(self, lease: Lease, etag: Etag) -> bool:
         seen = self._sightings.get(lease.owner) if lease.owner is not None else None
         return seen is not None and seen.mark == etag.mark and silence_s(seen, self._clock.now()) >= lease.ttl_s
 
-    # --- what is done
+    # --- writes
     async def _carry_out(self, verdicts: Sequence[Lease | Change | None]) -> list[Lease | None]:
-        """Of each verdict the lease as it makes it; None where it was refused."""
+        """The resulting lease of each verdict; None if the claim was lost or the store rejected it."""
         changes = [verdict for verdict in verdicts if isinstance(verdict, Change)]
         outcomes = iter(await self._store.swap(self._group, changes) if changes else ())
         leases: list[Lease | None] = []
@@ -209,36 +212,36 @@ class Claims:
         return leases
 
     async def _let_go(self, view: View, granted: Sequence[tuple[Claim, Lease]]) -> None:
-        """Who claimed here and has let go of the last one is gone, as far as can be told; if not, it claims again."""
+        """Remove an owner that has released its last partition: it has probably stopped. If not, it claims again."""
         leaving: set[Owner] = set()
         for claim, lease in granted:
-            hold = self._holds.pop(claim.partition, None) if not claim.owner else None
-            if hold is not None and view.leases[claim.partition].owner == hold.owner:
-                leaving.add(hold.owner)
+            released = self._claimed.pop(claim.partition, None) if not claim.owner else None
+            if released is not None and view.leases[claim.partition].owner == released.owner:
+                leaving.add(released.owner)
             view = with_lease(view, lease)
         for owner in leaving:
             await self._leave(view, owner)
 
     async def _leave(self, view: View, owner: Owner) -> None:
-        """What was handed over to it meanwhile, it does not know of: nobody else would let go of that."""
+        """Release partitions that were handed over to it and that it never learned of, and remove its row."""
         leases = [lease for lease in view.leases.values() if lease.owner == owner]
-        if any(self._is_held(lease) for lease in leases):
+        if any(self._is_claimed_here(lease) for lease in leases):
             return
         changes = [_change(view, lease, None, "released: its owner has left") for lease in leases]
-        with suppress(Transient):  # a row that stays behind is forgotten in an hour
+        with suppress(Transient):  # a row that remains is removed after an hour
             await self._store.swap(self._group, changes)
             await self._heartbeat(owner.id, leaving=True)
 
-    def _is_held(self, lease: Lease) -> bool:
-        hold = self._holds.get(lease.partition)
-        return hold is not None and (hold.owner, hold.epoch) == (lease.owner, lease.epoch)
+    def _is_claimed_here(self, lease: Lease) -> bool:
+        here = self._claimed.get(lease.partition)
+        return here is not None and (here.owner, here.epoch) == (lease.owner, lease.epoch)
 
 
 def _bar(view: View, partition: PartitionId, me: Member | None) -> str:
-    """Why nobody shall have this partition, or this owner none, by a person's wish; "" when there is no such wish."""
-    wish = view.state.pause_of(partition)
-    if wish is not None:
-        return paused_by(wish)
+    """The operator request that forbids the claim, a pause of the partition or a retirement of the owner; else ""."""
+    request = view.state.pause_of(partition)
+    if request is not None:
+        return paused_by(request)
     return f"{me.id} was asked to retire" if me is not None and str(me.owner) in view.state.retired else ""
 
 

@@ -1,7 +1,7 @@
-"""The dictionaries that azure-eventhub and its checkpoint store exchange, and what they are in our records.
+"""Translates the dictionaries that azure-eventhub exchanges with its checkpoint store to our records, and back.
 
-Nothing is decided here and nothing is asked. An etag says what a claim is conditional on: the lease's revision, and the
-mark of its owner, which every renewal moves.
+This module makes no decisions and sends no requests. A claim is conditional on its etag: the revision of the lease, and
+the heartbeat counter of its owner, which every renewal increments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = ("fully_qualified_namespace", "eventhub_name", "consumer_group")
 
 
 class Etag(NamedTuple):
-    """A lease at one moment. `mark` is None where nobody owns it, or its owner has no row."""
+    """The state of a lease. `mark` is the heartbeat counter of its owner; None without an owner or its member row."""
 
     history: int
     revision: int
@@ -33,23 +33,23 @@ class Etag(NamedTuple):
 
 
 NO_ETAG = Etag(-1, -1, None)
-"""Of no lease that there ever was: an etag that this store never gave."""
+"""Matches no lease: for an etag that this store never issued."""
 
 
 class Claim(NamedTuple):
-    """What one dictionary asks for."""
+    """One claim of a partition, from azure-eventhub's dictionary."""
 
     entry: Mapping[str, Any]
     group: Group
     partition: PartitionId
     owner: str
-    """ "" lets go of it."""
+    """ "" releases the partition."""
     etag: Etag | None
-    """None: there shall be no lease yet."""
+    """None if no lease may exist yet."""
 
 
 def group_of(namespace: str, hub: str, name: str) -> Group:
-    """The very group that a Processor of this hub is in. Case has no meaning in a namespace, which is a host's name."""
+    """The group of a Processor on this hub. A namespace is a host name, so its case does not matter."""
     namespace, hub, name = (_text(*field) for field in zip(NAMES, (namespace, hub, name), strict=True))
     return Group(namespace.lower(), hub, name)
 
@@ -65,19 +65,19 @@ def claim_of(entry: Mapping[str, Any]) -> Claim:
 
 
 def position_of(entry: Mapping[str, Any]) -> tuple[Group, PartitionId, Position]:
-    """Which checkpoint it is, and where it shall be."""
+    """The group, partition and position of a checkpoint."""
     group = group_of(*(_field(entry, name) for name in NAMES))
     offset, sequence = _field(entry, "offset"), _field(entry, "sequence_number")
     if offset is None:
-        raise Misconfigured("a checkpoint has no offset: give the event that was received, with its offset.")
+        raise Misconfigured("The checkpoint has no offset; pass the event as it was received.")
     if sequence is not None and not _is_whole(sequence):
-        raise Misconfigured(f"sequence_number={sequence!r}: give a whole number.")
+        raise Misconfigured(f"sequence_number={sequence!r}: give an integer.")
     partition = _text("partition_id", _field(entry, "partition_id"))
     return group, partition, Position(str(offset), None if sequence is None else int(sequence))
 
 
 def ownership_of(names: tuple[str, str, str], lease: Lease, history: int, member: Member | None) -> dict[str, Any]:
-    """One entry of a list; `member` is the owner's row."""
+    """One entry of the ownership list; `member` is the row of the owner."""
     return {
         **dict(zip(NAMES, names, strict=True)),
         "partition_id": lease.partition,
@@ -88,7 +88,7 @@ def ownership_of(names: tuple[str, str, str], lease: Lease, history: int, member
 
 
 def claimed(claim: Claim, lease: Lease, history: int, member: Member | None) -> dict[str, Any]:
-    """The entry as it was given, with what is so now."""
+    """The entry of the claim with its new etag and time."""
     etag = Etag(history, lease.revision, member.mark if member is not None else None)
     return {**claim.entry, "etag": str(etag), "last_modified_time": modified_at(lease, member)}
 
@@ -103,12 +103,12 @@ def checkpoint_of(names: tuple[str, str, str], record: Checkpoint) -> dict[str, 
 
 
 def modified_at(lease: Lease, member: Member | None) -> float:
-    """The last change of the lease, or the last renewal by its owner: by the store's clock."""
+    """The time of the last change of the lease or the last renewal by its owner, by the store's clock."""
     return max(lease.changed_at, member.heartbeat_at) if member is not None else lease.changed_at
 
 
 def row_of(owner: Owner | None, members: Mapping[str, Member]) -> Member | None:
-    """The row of this very incarnation."""
+    """The member row of this owner; None if it belongs to another incarnation."""
     member = members.get(owner.id) if owner is not None else None
     return member if member is not None and member.owner == owner else None
 
@@ -128,10 +128,12 @@ def _field(entry: Mapping[str, Any], name: str) -> Any:
     try:
         return entry[name]
     except KeyError:
-        raise Misconfigured(f"an ownership or checkpoint lacks {name!r}; it has {', '.join(sorted(entry))}.") from None
+        raise Misconfigured(
+            f"The ownership or checkpoint has no {name!r}; it has only {', '.join(sorted(entry))}."
+        ) from None
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise Misconfigured(f"{name}={value!r}: give a text.")
+        raise Misconfigured(f"{name}={value!r}: give a string.")
     return value

@@ -1,6 +1,6 @@
-"""The event loop behind the checkpoint stores of plain code: one thread for all of them in a process.
+"""The event loop of the blocking checkpoint stores: one thread for all stores of a process.
 
-It is started by the first call, so that a program may fork before it, and ended with the last store that used it.
+The first call starts it, so that a program may fork before. It ends with the last store that uses it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines for threads that wait for them."""
+    """Runs coroutines on an event loop for callers in other threads, which wait for the result."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -30,7 +30,9 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._pid != os.getpid():
             work.close()
-            raise Misconfigured("This checkpoint store was used before the process forked: make one in each process.")
+            raise Misconfigured(
+                "This checkpoint store was used before the process forked; create a new one in each process."
+            )
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def end(self) -> None:
@@ -39,27 +41,27 @@ class LoopThread:
         self._loop.close()
 
 
-class Lender:
-    """Lends the one thread to those who need it, for as long as somebody does."""
+class SharedLoopThread:
+    """One loop thread, shared by all stores that use it and stopped with the last of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lent: LoopThread | None = None
+        self._thread: LoopThread | None = None
         self._users = 0
 
-    def borrow(self) -> LoopThread:
+    def acquire(self) -> LoopThread:
         with self._lock:
-            if self._lent is None:
-                self._lent = LoopThread()
+            if self._thread is None:
+                self._thread = LoopThread()
             self._users += 1
-            return self._lent
+            return self._thread
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0 and self._lent is not None:
-                self._lent.end()
-                self._lent = None
+            if self._users == 0 and self._thread is not None:
+                self._thread.end()
+                self._thread = None
 
 
-THREAD = Lender()
+SHARED_THREAD = SharedLoopThread()

@@ -1,4 +1,4 @@
-"""azure-eventhub's own two kinds of checkpoint store, which ours are made to be: the one place that imports it."""
+"""The two base classes of checkpoint stores in azure-eventhub. Only this module imports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ try:
     from azure.eventhub.aio import CheckpointStore as AsyncCheckpointStore
 except ImportError as error:
     raise Misconfigured(
-        "A checkpoint store for azure-eventhub needs that package: pip install 'evenflow[eventhubs]'."
+        "The checkpoint store needs azure-eventhub, which is not installed; run: pip install 'evenflow[eventhubs]'."
     ) from error
 
 __all__ = ["AsyncCheckpointStore", "CheckpointStore"]

@@ -1,9 +1,8 @@
-"""`azure.eventhub`, with a consumer client that shares partitions out as evenflow does.
+"""The interface of `azure.eventhub`, with a consumer client that assigns partitions as evenflow does.
 
-`from evenflow.compat.eventhub import EventHubConsumerClient` in place of `from azure.eventhub import ...`. The
-processor runs on a thread; callbacks are called on the thread that called `receive`, one after the other, as the
-official client does. With `parallel=True` each partition's are on a thread of their own, so that a slow one stalls no
-other.
+Replace `from azure.eventhub import EventHubConsumerClient` by the same import from this module. The processor runs on a
+thread of its own. Callbacks run on the thread that called `receive`, one after the other, as with the official client.
+With `parallel=True` each partition's callbacks run on a separate thread, so that a slow one does not delay the others.
 """
 
 from __future__ import annotations
@@ -29,12 +28,14 @@ try:
     )
     from azure.eventhub import EventHubConsumerClient as Official
 except ImportError as error:
-    raise Misconfigured("evenflow.compat.eventhub needs azure-eventhub: pip install 'evenflow[eventhubs]'") from error
+    raise Misconfigured(
+        "evenflow.compat.eventhub needs azure-eventhub, which is not installed; run: pip install 'evenflow[eventhubs]'"
+    ) from error
 
-from evenflow.compat.eventhub.given import ALL, check_free, client_of, key_of
+from evenflow.compat.eventhub.client_settings import ALL, check_free, client_settings, key_of
+from evenflow.compat.eventhub.options import ReceiveOptions
 from evenflow.compat.eventhub.source import ThreadedCredential
-from evenflow.compat.eventhub.terms import Terms
-from evenflow.compat.eventhub.thread import PlainReceiving
+from evenflow.compat.eventhub.thread import BlockingReceiveSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ __all__ = [
 
 
 class EventHubConsumerClient(Official):
-    """The official client's face. `checkpoint_store` is a store of evenflow, its URL, or a BlobCheckpointStore."""
+    """Like the official client. `checkpoint_store` is a store of evenflow, its URL, or a BlobCheckpointStore."""
 
     def __init__(
         self,
@@ -72,31 +73,31 @@ class EventHubConsumerClient(Official):
         self._lock: Any = threading.RLock()  # a signal handler may call close() on the thread that holds it
 
     def _receive(self, on_event: Callable[..., Any], **kwargs: Any) -> None:
-        terms = Terms(handler=on_event, **kwargs)
-        key = key_of(self._consumer_group, terms.partition_id or ALL)
+        options = ReceiveOptions(handler=on_event, **kwargs)
+        key = key_of(self._consumer_group, options.partition_id or ALL)
         processors: dict[Any, Any] = self._event_processors
         with self._lock:
-            check_free(processors, self._consumer_group, terms.partition_id)
-            client = client_of(self, self._given, _credential(self._given_credential))
-            processors[key] = receiving = PlainReceiving(client, terms, parallel=self._parallel)
+            check_free(processors, self._consumer_group, options.partition_id)
+            client = client_settings(self, self._given, _credential(self._given_credential))
+            processors[key] = session = BlockingReceiveSession(client, options, parallel=self._parallel)
         try:
-            receiving.run()
+            session.run()
         finally:
             with self._lock:
                 processors.pop(key, None)
 
     def close(self) -> None:
-        """On the thread of the callbacks, and of signal handlers there, it only asks to stop. From elsewhere it waits
-        until all is drained and passed on."""
+        """Stop, drain and hand over all partitions. On the thread of the callbacks (in one, or in a signal handler), it
+        does not wait for that."""
         with self._lock:
-            processors = list(self._event_processors.values())
-        for one in processors:
-            one.stop()
+            sessions = list(self._event_processors.values())
+        for session in sessions:
+            session.stop()
         super().close()
 
 
 def _credential(given: Any) -> Any:
-    """Keys need no waiting; whatever fetches tokens does, and this one blocks."""
+    """The credential for the event loop. A key never blocks; a blocking token credential is called on a thread."""
     from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
     return given if isinstance(given, AzureNamedKeyCredential | AzureSasCredential) else ThreadedCredential(given)

@@ -1,6 +1,6 @@
-"""`azure.eventhub.aio`, with a consumer client that shares partitions out as evenflow does.
+"""The interface of `azure.eventhub.aio`, with a consumer client that assigns partitions as evenflow does.
 
-`from evenflow.compat.eventhub.aio import EventHubConsumerClient` in place of `from azure.eventhub.aio import ...`.
+Replace `from azure.eventhub.aio import EventHubConsumerClient` by the same import from this module.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from azure.eventhub.aio import (
 )
 from azure.eventhub.aio import EventHubConsumerClient as Official
 
+from evenflow.compat.eventhub.client_settings import ALL, check_free, client_settings, key_of
 from evenflow.compat.eventhub.contexts import AsyncContext
-from evenflow.compat.eventhub.given import ALL, check_free, client_of, key_of
-from evenflow.compat.eventhub.receiving import Receiving
-from evenflow.compat.eventhub.terms import Terms
+from evenflow.compat.eventhub.options import ReceiveOptions
+from evenflow.compat.eventhub.receiving import ReceiveSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ async def _await(callback: Callable[..., Any], *arguments: Any) -> BaseException
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        failed = RuntimeError("a callback was cancelled from within: it awaited something that was cancelled")
+        failed = RuntimeError("the callback was cancelled: something that it awaited was cancelled")
         failed.__cause__ = error
         return failed
     except BaseException as error:
@@ -51,7 +51,7 @@ async def _await(callback: Callable[..., Any], *arguments: Any) -> BaseException
 
 
 class EventHubConsumerClient(Official):
-    """The official client's face. `checkpoint_store` is a store of evenflow, its URL, or a BlobCheckpointStore."""
+    """Like the official client. `checkpoint_store` is a store of evenflow, its URL, or a BlobCheckpointStore."""
 
     def __init__(
         self,
@@ -65,23 +65,24 @@ class EventHubConsumerClient(Official):
         super().__init__(fully_qualified_namespace, eventhub_name, consumer_group, credential, **kwargs)
 
     async def _receive(self, on_event: Callable[..., Any], **kwargs: Any) -> None:
-        terms = Terms(handler=on_event, **kwargs)
+        options = ReceiveOptions(handler=on_event, **kwargs)
         processors: dict[Any, Any] = self._event_processors
-        check_free(processors, self._consumer_group, terms.partition_id)
-        receiving = Receiving(client_of(self, self._given, self._given_credential), terms, _await, AsyncContext)
-        key = key_of(self._consumer_group, terms.partition_id or ALL)
-        processors[key] = receiving
+        check_free(processors, self._consumer_group, options.partition_id)
+        client = client_settings(self, self._given, self._given_credential)
+        session = ReceiveSession(client, options, _await, AsyncContext)
+        key = key_of(self._consumer_group, options.partition_id or ALL)
+        processors[key] = session
         try:
-            await receiving.start()
+            await session.start()
         finally:
             processors.pop(key, None)
 
     async def close(self) -> None:
-        """From inside a callback it only asks to stop; from elsewhere it waits until all is drained and passed on."""
-        receiving: list[Any] = list(self._event_processors.values())
+        """Stop, drain and hand over all partitions. Called inside a callback, it does not wait for that."""
+        running: list[Any] = list(self._event_processors.values())
         self._event_processors = {}
-        for one in receiving:
-            one.ask_to_stop()
-        for one in receiving:
-            await one.stop()
+        for session in running:
+            session.request_stop()
+        for session in running:
+            await session.stop()
         await super().close()

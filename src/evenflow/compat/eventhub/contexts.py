@@ -1,4 +1,4 @@
-"""The PartitionContext that callbacks are given: the official one, whose checkpoints are this project's."""
+"""The PartitionContext that callbacks get: a subclass of the official one that writes evenflow's checkpoints."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from evenflow.sources.eventhubs.codec import AnnotatedEvent
 
 MARK = "_evenflow_mark"
-LOOK_S = 1.0
-"""How often somebody who waits for a checkpoint looks whether there is still anybody who writes it."""
+CHECK_S = 1.0
+"""How often a blocked checkpoint checks whether the session still runs."""
 
 
-class Mark(Struct, frozen=True):
-    """On an EventData that was given to a callback: whose event it is, and how many came up to it."""
+class EventMark(Struct, frozen=True):
+    """Attached to an EventData that a callback got: its partition and epoch, and its ordinal."""
 
-    context: Marking
+    context: CheckpointingContext
     owned: OwnedPartition
     ordinal: int
     event: AnnotatedEvent
 
 
-class Marking:
-    """What both kinds of context have: which partition it is now, and how to mark an event of it."""
+class CheckpointingContext:
+    """Shared by both kinds of context: the current tenure of the partition, and how to checkpoint one of its events."""
 
     partition_id: str
     _last_received_event: Any
@@ -43,36 +43,36 @@ class Marking:
     _loop: asyncio.AbstractEventLoop | None = None
 
     def belongs_to(self, owned: OwnedPartition) -> None:
-        """From now on this context stands for the partition under this epoch."""
+        """From now on this context belongs to the partition under this epoch."""
         self._owned, self._last_received_event = owned, None
 
     def given(self, events: list[AnnotatedEvent], before: int) -> list[EventData]:
-        """As callbacks get them: the official objects, each with what it takes to mark it."""
+        """The official event objects for a callback, each with its `EventMark`."""
         assert self._owned is not None
         found = []
         for number, event in enumerate(events, before + 1):
             data = event.data
-            setattr(data, MARK, Mark(self, self._owned, number, event))
+            setattr(data, MARK, EventMark(self, self._owned, number, event))
             found.append(data)
         self._last_received_event = found[-1]
         return found
 
     async def mark(self, event: EventData | None) -> None:
-        """An event counts under the epoch that it was given in: who has lost the partition since cannot mark it."""
+        """Checkpoint an event under the epoch of its delivery, which fails if the partition was lost since."""
         chosen = event or self._last_received_event
         if chosen is None:
             return
-        mark: Mark | None = getattr(chosen, MARK, None)
+        mark: EventMark | None = getattr(chosen, MARK, None)
         if mark is None:
             raise Misconfigured(
-                "update_checkpoint(event) takes an event that a callback of this client was given: its place among the"
-                " others is not known otherwise."
+                "update_checkpoint(event) got an event that did not come from a callback of this client, so its"
+                " position in the partition is unknown. Pass an event that the callback got."
             )
         if mark.context is not self:
             whose = "another client" if mark.context.partition_id == self.partition_id else "another partition"
             raise Misconfigured(
-                f"update_checkpoint(event) of partition {self.partition_id} was given an event of {whose}: call it on"
-                " the partition_context that came with the event."
+                f"update_checkpoint(event) of partition {self.partition_id} got an event of {whose}. Call it on the"
+                " partition_context that came with the event."
             )
         try:
             await mark.owned.mark(mark.ordinal, mark.event)
@@ -80,14 +80,14 @@ class Marking:
             raise OwnershipLostError(str(error)) from error
 
 
-class AsyncContext(Marking, OfficialAsyncContext):
+class AsyncContext(CheckpointingContext, OfficialAsyncContext):
     async def update_checkpoint(self, event: EventData | None = None, **kwargs: Any) -> None:
         await self.mark(event)
 
 
-class PlainContext(Marking, OfficialContext):
+class PlainContext(CheckpointingContext, OfficialContext):
     def update_checkpoint(self, event: EventData | None = None, **kwargs: Any) -> None:
-        """Blocks until it is written. Once `receive` has returned, somebody else may have the partition."""
+        """Blocks until the checkpoint is written. Once `receive` has returned, another owner may have the partition."""
         loop = self._loop
         assert loop is not None
         marking = self.mark(event)
@@ -96,7 +96,7 @@ class PlainContext(Marking, OfficialContext):
         except RuntimeError as error:
             marking.close()
             raise self._over() from error
-        while not wait([written], timeout=LOOK_S).done:
+        while not wait([written], timeout=CHECK_S).done:
             if loop.is_closed():
                 raise self._over()
         try:
@@ -106,5 +106,6 @@ class PlainContext(Marking, OfficialContext):
 
     def _over(self) -> OwnershipLostError:
         return OwnershipLostError(
-            f"partition {self.partition_id}: receive() has ended, and passed it on; this checkpoint was not written."
+            f"partition {self.partition_id}: the checkpoint was not written, because receive() has ended and handed the"
+            " partition over."
         )

@@ -1,4 +1,4 @@
-"""Errors as the official client has them: whoever wrote `except ConnectError` goes on getting those."""
+"""Translates errors to those of the official client, so that an application's `except ConnectError` still works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AUTHENTICATION = "unauthorized-access"
 
 
 def official(error: Exception) -> Exception:
-    """One of the official errors, where the service or the connection was at fault; otherwise as it is."""
+    """The official error if the service or the connection failed; else the error itself."""
     cause = error.__cause__
     if isinstance(error, EvenflowError) and isinstance(cause, ManagementError):
         return _refused(cause)
@@ -30,7 +30,7 @@ def official(error: Exception) -> Exception:
 
 
 def _refused(cause: ManagementError) -> EventHubError:
-    """A question about the hub that was answered with an error."""
+    """A management request that the service answered with an error."""
     short = condition_of(cause).partition(":")[2]
     kind = AuthenticationError if short == AUTHENTICATION else ConnectError
     found = kind(str(cause))

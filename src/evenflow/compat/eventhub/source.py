@@ -1,4 +1,4 @@
-"""The event hub as a consumer client is asked to read it: which partitions, from where, with which owner level."""
+"""The source of a consumer client: an event hub, read with the partitions, positions and owner level of `receive`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from evenflow.compat.eventhub.terms import INCLUSIVE
+from evenflow.compat.eventhub.options import INCLUSIVE
 from evenflow.errors import LeaseLost, PositionGone, PositionOutOfRange, SourceUnavailable
 from evenflow.model import Position
 from evenflow.sources.eventhubs.source import COUNTED, EventHubsSource
@@ -14,7 +14,7 @@ from evenflow.sources.eventhubs.source import COUNTED, EventHubsSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from evenflow.compat.eventhub.terms import Terms
+    from evenflow.compat.eventhub.options import ReceiveOptions
     from evenflow.model import Batch, Partition, PartitionId
     from evenflow.ports import Reader, Start
 
@@ -22,18 +22,18 @@ logger = logging.getLogger("evenflow")
 
 
 class NotYet(SourceUnavailable):
-    """Nothing has this place yet. It is tried again until there is something."""
+    """No event has this position yet. The runtime retries until one has."""
 
 
 class ReceivingSource(EventHubsSource):
-    """`shares` tells that a store is shared with others: then receivers are exclusive, as the official ones are.
+    """`shares` is true if the client has a checkpoint store: receivers are exclusive then, as in the official client.
 
-    `on_open` is called when a partition was opened, `on_stolen` when another receiver has disconnected or kept out one.
+    `on_open` is called when a partition was opened, `on_stolen` when another receiver took the partition or blocked it.
     """
 
     def __init__(
         self,
-        terms: Terms,
+        options: ReceiveOptions,
         group: str,
         *,
         shares: bool,
@@ -41,10 +41,10 @@ class ReceivingSource(EventHubsSource):
         on_stolen: Callable[[PartitionId, LeaseLost], None] = lambda partition, error: None,
         **access: Any,
     ) -> None:
-        super().__init__(consumer_group=group, prefetch=terms.credit, annotated=True, **access)
-        self._terms, self._shares = terms, shares
+        super().__init__(consumer_group=group, prefetch=options.credit, annotated=True, **access)
+        self._options, self._shares = options, shares
         self._on_open, self._on_stolen = on_open, on_stolen
-        self._track = terms.track_last_enqueued_event_properties
+        self._track = options.track_last_enqueued_event_properties
 
     def of_group(self, name: str) -> ReceivingSource:
         joined = object.__new__(ReceivingSource)
@@ -53,28 +53,28 @@ class ReceivingSource(EventHubsSource):
         return joined
 
     def owner_level(self, epoch: int) -> int | None:
-        """A level that somebody asks for is the least: epochs count from there, so that the service can tell owners."""
-        asked = None if self._terms.owner_level is None else int(self._terms.owner_level)
-        if self._terms.partition_id is not None:
-            return 0 if asked is None and self._shares else asked
-        if asked is None:
+        """The owner level for an epoch. The level of `receive` is added, so that a newer owner has a higher level."""
+        requested = None if self._options.owner_level is None else int(self._options.owner_level)
+        if self._options.partition_id is not None:
+            return 0 if requested is None and self._shares else requested
+        if requested is None:
             return epoch if self._shares else None
-        return asked + epoch
+        return requested + epoch
 
     async def partitions(self) -> Sequence[Partition]:
         found = await super().partitions()
-        only = self._terms.partition_id
+        only = self._options.partition_id
         if only is None:
             return found
         chosen = [one for one in found if one.id == only]
         if not chosen:
-            raise ValueError(f"Wrong partition id: {only}. The event hub has: {', '.join(one.id for one in found)}.")
+            raise ValueError(f"The event hub has no partition {only!r}. It has: {', '.join(one.id for one in found)}.")
         return chosen
 
     async def resolve(self, partition: PartitionId, start: Start) -> Position:
-        """Where `latest` stands for what was asked for. As with the service, what is too old begins with the oldest,
-        and what is not there yet is waited for."""
-        wanted = self._terms.start_of(partition) if start == "latest" else start
+        """The start position; `latest` stands for that of `receive`. As in the service, a position that retention has
+        removed becomes the oldest event, and one that does not exist yet is waited for."""
+        wanted = self._options.start_of(partition) if start == "latest" else start
         try:
             if isinstance(wanted, Position) and wanted.sequence is None:
                 return await self._by_offset(partition, wanted.offset)
@@ -82,32 +82,34 @@ class ReceivingSource(EventHubsSource):
         except PositionGone:
             return await super().resolve(partition, "earliest")
         except PositionOutOfRange as error:
-            raise NotYet(f"{error} It is tried again until there is one.") from error
+            raise NotYet(f"{error} Retrying until there is one.") from error
 
     async def open(self, partition: PartitionId, after: Position, *, epoch: int) -> Reader:
-        """As with the service, what follows a checkpoint but is no longer kept is passed over."""
+        """As in the service, events after the checkpoint that retention has removed are skipped."""
         try:
             try:
                 reader = await super().open(partition, after, epoch=epoch)
             except PositionGone as error:
-                logger.warning("%s It goes on with the oldest event that there is.", error)
+                logger.warning("%s Continuing with the oldest event that is kept.", error)
                 oldest = await super().resolve(partition, "earliest")
                 reader = await super().open(partition, oldest, epoch=epoch)
         except PositionOutOfRange as error:
-            raise NotYet(f"{error} It is tried again until it has one.") from error
+            raise NotYet(f"{error} Retrying until it has one.") from error
         except LeaseLost as error:
             self._on_stolen(partition, error)
             raise
         self._on_open()
-        return HeededReader(reader, lambda error: self._on_stolen(partition, error))
+        return ObservedReader(reader, lambda error: self._on_stolen(partition, error))
 
     async def _by_offset(self, partition: PartitionId, wanted: str) -> Position:
-        """After the event that has this offset, or before it. If none has, then before the next one that there is."""
+        """After the event with this offset, or before it if inclusive; before the next one if no event has it."""
         inclusive, offset = wanted.startswith(INCLUSIVE), wanted.removeprefix(INCLUSIVE)
         facts = await self._properties(partition)
         newest = Position(facts.last_offset, facts.last)
         if _is_beyond(offset, facts.last_offset):
-            raise PositionOutOfRange(f"partition {partition}: the newest event's offset is {newest.offset}: {offset}?")
+            raise PositionOutOfRange(
+                f"partition {partition}: offset {offset} is beyond the newest event, which has offset {newest.offset}."
+            )
         if facts.last < facts.first or (offset == newest.offset and not inclusive):
             return newest
         found = (await self._peek(partition, offset)).position
@@ -119,7 +121,7 @@ class ReceivingSource(EventHubsSource):
 
 
 def _is_beyond(offset: str, newest: str) -> bool:
-    """Of offsets that are numbers it is known without asking; others only the service can compare."""
+    """Whether an offset is beyond the newest one. Only numbers can be compared here; other offsets are never beyond."""
     return offset.isdecimal() and newest.removeprefix("-").isdecimal() and int(offset) > int(newest)
 
 
@@ -127,8 +129,8 @@ def _is_same(one: str, other: str) -> bool:
     return one == other or (one.isdecimal() and other.isdecimal() and int(one) == int(other))
 
 
-class HeededReader:
-    """A reader of which somebody else is told when it was disconnected."""
+class ObservedReader:
+    """A reader that reports when another receiver has disconnected it."""
 
     def __init__(self, reader: Any, on_stolen: Callable[[LeaseLost], None]) -> None:
         self._reader, self._on_stolen = reader, on_stolen
@@ -151,7 +153,7 @@ class HeededReader:
 
 
 class ThreadedCredential:
-    """A credential whose `get_token` blocks, for those who must not: it runs on a thread."""
+    """An async wrapper of a blocking credential: `get_token` runs on a thread."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
@@ -162,7 +164,7 @@ class ThreadedCredential:
         return await asyncio.to_thread(self._credential.get_token, *scopes, **options)
 
     async def close(self) -> None:
-        """Whoever made it closes it."""
+        """Does nothing: the application that created the credential closes it."""
 
     async def __aenter__(self) -> ThreadedCredential:
         return self

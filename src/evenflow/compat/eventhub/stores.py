@@ -1,7 +1,7 @@
-"""From what is given as `checkpoint_store` to a store of this project.
+"""Opens the store for a `checkpoint_store` argument.
 
-A store decides on ownership *and* progress in one step, and an official CheckpointStore cannot: its `update_checkpoint`
-overwrites whatever is there. So only those are taken whose place this project can use itself.
+A store of evenflow decides on ownership and checkpoints in one step. An official CheckpointStore cannot: its
+`update_checkpoint` overwrites any checkpoint. So only those are accepted whose storage evenflow can use itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from evenflow.compat.checkpointstore.progress import seal_unowned
+from evenflow.compat.checkpointstore.checkpoints import seal_unowned
 from evenflow.compat.eventhub.source import ThreadedCredential
 from evenflow.errors import Misconfigured
 from evenflow.ports import Operable, Store
@@ -27,11 +27,11 @@ BLOB_STORE = "BlobCheckpointStore"
 
 
 def store_of(given: Any, peers_expire_s: float = 180.0) -> tuple[Store, bool]:
-    """The store, and whether it was opened here and is to be closed here. `peers_expire_s` is when official clients
-    that share it take an owner for dead."""
+    """The store, and whether it was opened here, so that the caller must close it. `peers_expire_s` is the silence
+    after which official clients that share it consider an owner dead."""
     if given is None:
         return MemoryStore(), True
-    given = _behind(given)
+    given = _unwrapped(given)
     if isinstance(given, str):
         return open_store(given), True
     if isinstance(given, Store):
@@ -39,22 +39,22 @@ def store_of(given: Any, peers_expire_s: float = 180.0) -> tuple[Store, bool]:
     if type(given).__name__ == BLOB_STORE:
         return _blob_store(given, peers_expire_s), True
     raise Misconfigured(
-        f"checkpoint_store: a {type(given).__name__} cannot be used: its checkpoints are not compared before they are"
-        " written, so that an old owner could move them back. Give a store of evenflow, or its URL: 'sqlite:PATH',"
-        " 'postgresql://...', 'redis://...'; or a BlobCheckpointStore, whose container evenflow can use itself."
+        f"checkpoint_store: {type(given).__name__} is not supported, because it overwrites checkpoints without a check,"
+        " so that an old owner could move them back. Pass a store of evenflow or its URL ('sqlite:PATH',"
+        " 'postgresql://...', 'redis://...'), or a BlobCheckpointStore, whose container evenflow can use itself."
     )
 
 
-def _behind(given: Any) -> Any:
-    """The store that an EvenflowCheckpointStore was made for the official client of."""
+def _unwrapped(given: Any) -> Any:
+    """The store inside an EvenflowCheckpointStore."""
     from evenflow.compat import checkpointstore
 
-    plain = given._behind if isinstance(given, checkpointstore.EvenflowCheckpointStore) else given
+    plain = given._async_store if isinstance(given, checkpointstore.EvenflowCheckpointStore) else given
     return plain._given if isinstance(plain, checkpointstore.aio.EvenflowCheckpointStore) else plain
 
 
 def _blob_store(official: Any, peers_expire_s: float) -> Store:
-    """The same container, in the layout that all of Azure's processors share: those that still run take part."""
+    """The same container, in the layout that all processors of Azure share: official clients can stay in the group."""
     from evenflow.stores.azblob.store import AzureBlobStore
 
     container = official._container_client
@@ -67,7 +67,7 @@ def _blob_store(official: Any, peers_expire_s: float) -> Store:
 
 
 def _credential(container: Any) -> Any:
-    """A key, a SAS, or whatever gives tokens, in a form that AzureBlobStore takes."""
+    """A key, a SAS or a token credential, in a form that AzureBlobStore accepts."""
     found = container.credential
     if found is None:
         return container._query_str.lstrip("?")
@@ -78,11 +78,11 @@ def _credential(container: Any) -> Any:
     return found
 
 
-class Solo:
-    """A store for one who reads a partition without sharing it out: leases are its own, checkpoints those of the group.
+class SinglePartitionStore:
+    """The store of a receiver of one given partition: its leases are in memory, its checkpoints are the group's.
 
-    It writes them under the epoch that it finds, and takes none: a group that reads the same partition is not fenced,
-    and one that takes it later is, by its own seal, the only one who writes. A checkpoint never goes back.
+    It writes checkpoints under the epoch of the stored record and claims none. So it does not fence a group that reads
+    the same partition; an instance that claims the partition later fences it. A checkpoint never goes back.
     """
 
     def __init__(self, store: Store) -> None:
@@ -108,7 +108,7 @@ class Solo:
         return await self._store.commit(group, [replace(one, epoch=self._found[one.partition]) for one in checkpoints])
 
     async def aclose(self) -> None:
-        """Whoever opened the store closes it."""
+        """Does nothing: the caller that opened the store closes it."""
 
     async def _epoch(self, group: Group, partition: PartitionId) -> int:
         if not isinstance(self._store, Operable):

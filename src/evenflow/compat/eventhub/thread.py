@@ -1,4 +1,4 @@
-"""A receiving for those who have no event loop: it runs on a thread, and callbacks come to whoever called `receive`."""
+"""A receive session for code without an event loop: it runs on a thread, and calls back on the caller's thread."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evenflow.compat.eventhub.contexts import PlainContext
-from evenflow.compat.eventhub.receiving import Receiving
+from evenflow.compat.eventhub.receiving import ReceiveSession
 from evenflow.runtime.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.compat.eventhub.receiving import Client
-    from evenflow.compat.eventhub.terms import Terms
+    from evenflow.compat.eventhub.options import ReceiveOptions
+    from evenflow.compat.eventhub.receiving import ClientSettings
 
 Call: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[BaseException | None]]"
 
 
-class PlainReceiving:
-    def __init__(self, client: Client, terms: Terms, *, parallel: bool) -> None:
-        self._client, self._terms, self._parallel = client, terms, parallel
+class BlockingReceiveSession:
+    def __init__(self, client: ClientSettings, options: ReceiveOptions, *, parallel: bool) -> None:
+        self._client, self._options, self._parallel = client, options, parallel
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._threads = Threads("evenflow-callback")
-        self._receiving: Receiving | None = None
+        self._session: ReceiveSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._error: BaseException | None = None
         self._is_stopped = False
@@ -35,9 +35,9 @@ class PlainReceiving:
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Until it is stopped. Ctrl-C stops it too: what is under way is drained and passed on first."""
+        """Receive until `stop` or Ctrl-C. Events in progress are finished and partitions handed over first."""
         self._thread = threading.get_ident()
-        worker = threading.Thread(target=self._live, name="evenflow-receive", daemon=True)
+        worker = threading.Thread(target=self._run_loop, name="evenflow-receive", daemon=True)
         worker.start()
         interrupt = self._serve_calls()
         worker.join()
@@ -46,26 +46,26 @@ class PlainReceiving:
             raise error
 
     def stop(self) -> None:
-        """In a callback, or in a signal handler on the thread that serves them, it only asks: what there is to drain
-        waits for this very thread."""
+        """Stop, and wait for the end. In a callback, or in a signal handler on the thread of the callbacks, it does not
+        wait: draining needs that very thread."""
         self._is_stopped = True
-        self._ask()
+        self._request_stop()
         if threading.get_ident() != self._thread and not getattr(self._inside, "call", False):
             self._ended.wait()
 
-    def _ask(self) -> None:
-        receiving = self._receiving
-        if receiving is not None:
-            self._on_loop(receiving.ask_to_stop)
+    def _request_stop(self) -> None:
+        session = self._session
+        if session is not None:
+            self._on_loop(session.request_stop)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # it is closed: nobody waits for this any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits for this call any more
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- the thread that called `receive`
     def _serve_calls(self) -> BaseException | None:
-        """Until there are no more. What a signal handler raised meanwhile, for whoever called `receive`."""
+        """Run callbacks until the session ends. Returns what a signal handler raised, for the caller of `receive`."""
         interrupt: BaseException | None = None
         while True:
             call: Call | None = None
@@ -77,9 +77,9 @@ class PlainReceiving:
             except BaseException as error:
                 interrupt = interrupt or error
                 if self._ended.is_set():
-                    return interrupt  # the word that there are no more may have been taken already
+                    return interrupt  # the final None may have been taken from the queue already
                 self._is_stopped = True
-                self._ask()
+                self._request_stop()
                 if call is not None:
                     self._on_loop(_answer, call[2], None)
 
@@ -88,7 +88,7 @@ class PlainReceiving:
         self._on_loop(_answer, answer, _raised_by(callback, arguments))
 
     # --- the thread of the event loop
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         try:
             asyncio.run(self._receive())
         except BaseException as error:
@@ -101,10 +101,10 @@ class PlainReceiving:
     async def _receive(self) -> None:
         self._loop = asyncio.get_running_loop()
         calling = self._in_parallel if self._parallel else self._one_by_one
-        self._receiving = Receiving(self._client, self._terms, calling, PlainContext, gathers=True)
+        self._session = ReceiveSession(self._client, self._options, calling, PlainContext, gathers=True)
         if self._is_stopped:
-            self._receiving.ask_to_stop()
-        await self._receiving.start()
+            self._session.request_stop()
+        await self._session.start()
 
     async def _one_by_one(self, callback: Callable[..., Any], *arguments: Any) -> BaseException | None:
         answer: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from azure.eventhub import CloseReason, EventData
 
     from evenflow import Event
-    from evenflow.compat.eventhub.terms import Terms
+    from evenflow.compat.eventhub.options import ReceiveOptions
     from evenflow.model import Batch, Bounds, Identity, Partition, PartitionId, Position
     from evenflow.ports import Reader, Start
 
@@ -43,7 +43,7 @@ async def until(look: Callable[[], object], what: str) -> None:
             while not look():  # noqa: ASYNC110 - it comes from callbacks
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise AssertionError(f"waited in vain for {what}") from None
+        raise AssertionError(f"waited too long for {what}") from None
 
 
 class Program:
@@ -110,11 +110,11 @@ class Running:
         self._receive = receive
 
     async def __aenter__(self) -> Running:
-        program, terms = self.program, dict(self._receive)
-        if terms.pop("batch", False):
-            call = self.client.receive_batch(program.on_event_batch, **program.hooks, **terms)
+        program, options = self.program, dict(self._receive)
+        if options.pop("batch", False):
+            call = self.client.receive_batch(program.on_event_batch, **program.hooks, **options)
         else:
-            call = self.client.receive(program.on_event, **program.hooks, **terms)
+            call = self.client.receive(program.on_event, **program.hooks, **options)
         self.task = asyncio.create_task(call)
         return self
 
@@ -153,16 +153,18 @@ class HubInMemory(FakeSource):
             for _ in range(count):
                 self.append(partition, b"%d" % (self.newest(partition) + 1))
 
-    def source(self, terms: Terms, group: str, *, on_open: Callable[[], None], **rest: Any) -> SourceInMemory:
+    def source(
+        self, options: ReceiveOptions, group: str, *, on_open: Callable[[], None], **rest: Any
+    ) -> SourceInMemory:
         """In place of the ReceivingSource of one `receive`."""
-        return SourceInMemory(self, terms, on_open)
+        return SourceInMemory(self, options, on_open)
 
 
 class SourceInMemory:
     """The hub as one `receive` reads it: its partitions, and from where."""
 
-    def __init__(self, hub: HubInMemory, terms: Terms, on_open: Callable[[], None]) -> None:
-        self._hub, self._terms, self._on_open = hub, terms, on_open
+    def __init__(self, hub: HubInMemory, options: ReceiveOptions, on_open: Callable[[], None]) -> None:
+        self._hub, self._terms, self._on_open = hub, options, on_open
 
     async def identity(self) -> Identity:
         if self._hub.refusal is not None:

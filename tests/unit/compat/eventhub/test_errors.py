@@ -1,4 +1,4 @@
-"""Whoever wrote `except ConnectError` goes on getting those."""
+"""Errors are those of the official client, so that `except ConnectError` still works."""
 
 from __future__ import annotations
 

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 # --- checkpoints
-@pytest.mark.parametrize("terms", [{}, {"partition_id": "0"}], ids=["all", "one partition"])
-async def test_a_checkpoint_is_where_the_next_one_begins(stage: Stage, hub: HubInMemory, terms: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"partition_id": "0"}], ids=["all", "one partition"])
+async def test_a_checkpoint_is_where_the_next_one_begins(
+    stage: Stage, hub: HubInMemory, options: dict[str, Any]
+) -> None:
     hub.fill(4)
-    places = {**START, **terms}
+    places = {**START, **options}
     async with Running(OURS, hub, places, checkpoint_store=stage.store) as running:
         await until(lambda: running.program.marked == 4, "the first four")
     hub.fill(2)
@@ -58,7 +60,7 @@ async def test_an_event_may_be_marked_after_its_callback_has_returned(stage: Sta
         await until(lambda: len(kept) == 5, "all five")
         context, event = kept[2]
         await context.update_checkpoint(event)
-        with pytest.raises(Misconfigured, match="a callback of this client was given"):
+        with pytest.raises(Misconfigured, match="did not come from a callback of this client"):
             await context.update_checkpoint(EventData(b"another"))
     with pytest.raises(OwnershipLostError):
         await context.update_checkpoint(kept[4][1])
@@ -87,7 +89,7 @@ async def test_a_checkpoint_store_that_could_go_back_is_refused(hub: HubInMemory
         async def list_checkpoints(self, *given: Any, **more: Any) -> Any: ...
 
     client = OURS.from_connection_string(hub.connection_string, GROUP, checkpoint_store=Homemade())
-    with pytest.raises(Misconfigured, match="a Homemade cannot be used"):
+    with pytest.raises(Misconfigured, match="Homemade is not supported"):
         await client.receive(Program().on_event)
 
 

@@ -12,7 +12,7 @@ import pytest
 import evenflow.compat.eventhub
 import evenflow.compat.eventhub.aio
 from evenflow.compat.eventhub import contexts
-from evenflow.compat.eventhub.terms import Terms
+from evenflow.compat.eventhub.options import ReceiveOptions
 from evenflow.sources.eventhubs.options import CLIENT_OPTIONS
 
 PAIRS = [
@@ -85,4 +85,4 @@ def test_every_option_of_receive_goes_somewhere(official: Any, ours: Any) -> Non
     for name in ("receive", "receive_batch"):
         assert getattr(ours, name) is getattr(official, name)
     given = {name for name in parameters(official._receive) if name not in ("on_event", "kwargs")}
-    assert given == set(Terms.__struct_fields__) - {"handler"}
+    assert given == set(ReceiveOptions.__struct_fields__) - {"handler"}

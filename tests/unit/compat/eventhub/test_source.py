@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from azure.core.credentials import AccessToken
 
+from evenflow.compat.eventhub.options import ReceiveOptions
 from evenflow.compat.eventhub.source import ReceivingSource, ThreadedCredential
-from evenflow.compat.eventhub.terms import Terms
 
 ACCESS: dict[str, Any] = {
     "connection_string": "Endpoint=sb://host/;SharedAccessKeyName=k;SharedAccessKey=v;EntityPath=homes"
@@ -22,7 +22,7 @@ ACCESS: dict[str, Any] = {
     [
         (None, False, False, 3, None),  # as many as like to
         (None, True, False, 3, 3),
-        (None, True, False, 0, 0),  # with processors of another make
+        (None, True, False, 0, 0),  # with third-party processors
         (10, True, False, 3, 13),
         (10, False, False, 3, 13),
         (None, False, True, 3, None),
@@ -32,8 +32,8 @@ ACCESS: dict[str, Any] = {
     ],
 )
 def test_the_owner_level(asked: int | None, shares: bool, alone: bool, epoch: int, level: int | None) -> None:
-    terms = Terms(handler=print, batch=False, owner_level=asked, partition_id="0" if alone else None)
-    source = ReceivingSource(terms, "alerts", shares=shares, **ACCESS)
+    options = ReceiveOptions(handler=print, batch=False, owner_level=asked, partition_id="0" if alone else None)
+    source = ReceivingSource(options, "alerts", shares=shares, **ACCESS)
     assert source.of_group("alerts").owner_level(epoch) == level
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evenflow.compat import checkpointstore
-from evenflow.compat.eventhub.stores import Solo, store_of
+from evenflow.compat.eventhub.stores import SinglePartitionStore, store_of
 from evenflow.model import Checkpoint, Group, Position
 from evenflow.stores.memory import MemoryStore
 
@@ -53,7 +53,7 @@ def test_who_reads_alone_takes_no_epoch(tries: int) -> None:
 
     async def main() -> None:
         store = MemoryStore()
-        solo = Solo(store)
+        solo = SinglePartitionStore(store)
         for epoch in range(1, tries + 1):
             assert (await solo.seal(GROUP, "0", epoch, at(0, epoch))).epoch == epoch
         assert await commits(solo, at(5, tries))
@@ -66,7 +66,7 @@ def test_who_reads_alone_takes_no_epoch(tries: int) -> None:
 def test_a_group_beside_it_is_not_fenced() -> None:
     async def main() -> None:
         store = MemoryStore()
-        solo = Solo(store)
+        solo = SinglePartitionStore(store)
         await store.seal(GROUP, "0", 3, at(0, 3))
         assert await commits(store, at(4, 3))
         assert (await solo.seal(GROUP, "0", 1, at(0, 1))).ordinal == 4
@@ -80,7 +80,7 @@ def test_a_group_beside_it_is_not_fenced() -> None:
 def test_a_group_that_comes_later_fences_it() -> None:
     async def main() -> None:
         store = MemoryStore()
-        solo = Solo(store)
+        solo = SinglePartitionStore(store)
         await solo.seal(GROUP, "0", 1, at(0, 1))
         await store.seal(GROUP, "0", 1, at(0, 1))
         assert not await commits(solo, at(5, 1))

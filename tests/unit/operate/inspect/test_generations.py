@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from evenflow.cli.frame import frame
-from evenflow.cli.picture import LagPicture, Short, group_facts
+from evenflow.cli.top_frame import frame
+from evenflow.cli.views import LagView, StatusView, group_facts
 from evenflow.errors import Misconfigured
 from evenflow.model import Change, Checkpoint, Group, Member, Position
 from evenflow.operate.inspect.explanation import explain
@@ -127,8 +127,8 @@ def test_what_has_ended_comes_last_and_is_not_counted(kind: type[FakeSource]) ->
     assert group_facts(snapshot)["ended"] == 1
 
 
-@pytest.mark.parametrize("made", [Short, LagPicture])
-def test_what_has_ended_is_one_line_unless_all_is_asked_for(made: type[Short | LagPicture]) -> None:
+@pytest.mark.parametrize("made", [StatusView, LagView])
+def test_what_has_ended_is_one_line_unless_all_is_asked_for(made: type[StatusView | LagView]) -> None:
     snapshot = looked(FakeSource(2))
     short, whole = made(snapshot).as_lines(), made(snapshot, whole=True).as_lines()
     assert "1 ended partition: 0 (--all shows each)" in short

@@ -1,4 +1,4 @@
-"""Commands that look at a group: status, lag, group list and describe, explain, plan."""
+"""Commands that inspect a group: status, lag, group list and describe, explain, plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def watched(folder: Path) -> Path:
     return folder
 
 
-def test_groups_are_listed_with_what_is_up_with_them(watched: Path) -> None:
+def test_groups_are_listed_with_their_status(watched: Path) -> None:
     head, row = rows_of(answer("group", "list", folder=watched), "NAMESPACE")
     assert head == ["NAMESPACE", "HUB", "GROUP", "MEMBERS", "PARTITIONS", "OWNED", "LAG", "STATUS"]
     assert row[:6] == ["local", "homes", "alerts", "2", "4", "4"]
@@ -50,7 +50,7 @@ def test_a_group_is_described_in_tables(watched: Path) -> None:
     ]  # fmt: skip
     assert [row[0] for row in partitions[1:]] == ["0", "1", "2", "3"]
     assert {row[9] for row in partitions[1:]} == {"9"}
-    assert {(row[12], row[6]) for row in partitions[1:]} == {("-", "-")}  # one look tells neither
+    assert {(row[12], row[6]) for row in partitions[1:]} == {("-", "-")}  # a single snapshot shows neither
     members = rows_of(text, "MEMBER ")
     assert [row[2:4] for row in members[1:]] == [["2", "2"], ["2", "2"]]
     assert rows_of(text, "WHEN ")[0] == ["WHEN", "PARTITION", "FROM", "TO", "EPOCH", "REASON"]
@@ -67,7 +67,7 @@ def test_lag_is_shown_alone_with_its_total(watched: Path) -> None:
     assert (found["lag_unknown"], found["trend"]) == (0, None)
 
 
-def test_a_partition_that_cannot_be_read_blanks_no_other(folder: Path) -> None:
+def test_a_partition_that_cannot_be_read_hides_no_other(folder: Path) -> None:
     asyncio.run(leave_records(folder))
     next((folder / "homes" / "partitions").glob("*0002*.sqlite*")).write_bytes(b"not a database" * 100)
     done = evenflow("lag", "--json", folder=folder)
@@ -79,7 +79,7 @@ def test_a_partition_that_cannot_be_read_blanks_no_other(folder: Path) -> None:
     assert rows_of(answer("lag", folder=folder), "PARTITION ")[-1][:6] == ["total", "1", "unknown", "-", "-", "30"]
 
 
-def test_top_prints_a_frame_a_look_without_a_terminal(watched: Path) -> None:
+def test_without_a_terminal_top_prints_a_frame_per_refresh(watched: Path) -> None:
     frames = answer("top", "--count", "2", "--every", "0.1", folder=watched).strip().split("evenflow top ")[1:]
     assert len(frames) == 2
     assert "events/s -   lag " in frames[0]
@@ -104,7 +104,7 @@ def test_a_partition_is_explained(watched: Path) -> None:
     assert wrong.stderr == "error: local/homes/alerts has no partition '9'. It has: 0, 1, 2 and 3.\n"
 
 
-def test_a_plan_tells_what_would_move(watched: Path) -> None:
+def test_a_plan_shows_what_would_move(watched: Path) -> None:
     more = facts("plan", "--members", "4", folder=watched)
     assert (more["added"], more["removed"], len(more["moves"])) == (["new-1", "new-2"], [], 2)
     assert {move["after"] for move in more["moves"]} == {"new-1", "new-2"}
@@ -124,7 +124,7 @@ def test_a_plan_of_too_many_instances_is_wrong_usage(watched: Path) -> None:
     assert "10000" in done.stderr
 
 
-def test_flags_and_the_environment_say_which_group_too(watched: Path) -> None:
+def test_flags_and_the_environment_select_a_group_too(watched: Path) -> None:
     assert facts("lag", "--profile", "alerts", folder=watched)["group"] == "alerts"
     wrong = evenflow("lag", "--group", "nope", folder=watched)
     assert wrong.stderr == ("error: The store has no group 'nope' of hub 'homes'. It has: local/homes/alerts.\n")
@@ -142,7 +142,7 @@ def test_a_stopped_partition_says_what_failed_and_what_to_do(folder: Path) -> No
     for command in (("status",), ("group", "describe"), ("explain", "1")):
         text = answer(*command, folder=folder)
         assert "is blocked at event 0, which failed 5 times, as ada reported: ValueError: no such home" in text
-        assert "Look at it: evenflow hub tail homes --from 0 --partition 1 --count 1; fix the handler" in text
+        assert "GroupSnapshot at it: evenflow hub tail homes --from 0 --partition 1 --count 1; fix the handler" in text
         assert "evenflow group resume --partition 1 --profile alerts; or" in text
     flags = ("--store", "sqlite:leases", "--source", "hub:homes", "--group", "alerts")
     assert f"evenflow group resume --partition 1 {' '.join(flags)}; or" in answer("status", *flags, folder=folder)
@@ -176,10 +176,12 @@ def test_loads_are_shown_where_instances_publish_them(folder: Path) -> None:
         ["ada", "4", "1", "2.00", "1.50"],
         ["new-1", "0", "3", "0.00", "0.50"],
     ]
-    assert answer("plan", "--members", "0", folder=folder).splitlines()[-1].startswith("nobody would own anything")
+    assert (
+        answer("plan", "--members", "0", folder=folder).splitlines()[-1].startswith("no partition would have an owner")
+    )
 
 
-def test_dead_letters_are_told_where_their_target_is_known(folder: Path) -> None:
+def test_dead_letters_are_counted_where_their_target_is_known(folder: Path) -> None:
     asyncio.run(leave_records(folder))
     assert facts("status", folder=folder)["dead_letters"] is None
     asyncio.run(file_dead_letters(folder))
@@ -187,15 +189,15 @@ def test_dead_letters_are_told_where_their_target_is_known(folder: Path) -> None
     assert (found["dead_letters"], found["status"]) == (2, "dead letters")
     text = answer("group", "describe", "--dead-letters", "jsonl:dead", folder=folder)
     assert "! dead letters: 2 open dead letters: events that could not be handled.\n" in text
-    assert "  Look at them: evenflow dead-letters list --dead-letters jsonl:dead --profile alerts\n" in text
-    (folder / "evenflow.toml").write_text(PROFILES + 'dead letters = "jsonl:dead"\n')
-    assert "Look at them: evenflow dead-letters list --profile alerts\n" in answer("status", folder=folder)
-    (folder / "evenflow.toml").write_text(PROFILES + 'dead letters = "jsonl:nowhere"\n')
+    assert "  GroupSnapshot at them: evenflow dead-letters list --dead-letters jsonl:dead --profile alerts\n" in text
+    (folder / "evenflow.toml").write_text(PROFILES + 'dead_letters = "jsonl:dead"\n')
+    assert "GroupSnapshot at them: evenflow dead-letters list --profile alerts\n" in answer("status", folder=folder)
+    (folder / "evenflow.toml").write_text(PROFILES + 'dead_letters = "jsonl:nowhere"\n')
     done = evenflow("status", folder=folder)
     assert (done.returncode, "dead letters: " in done.stderr) == (0, True)
 
 
-def test_status_is_a_table_for_people(watched: Path) -> None:
+def test_status_is_a_table(watched: Path) -> None:
     lines = answer(*STATUS, folder=watched).splitlines()
     assert lines[:3] == ["NAMESPACE  local", "HUB        homes", "GROUP      alerts"]
     table = lines.index("") + 1
@@ -205,7 +207,7 @@ def test_status_is_a_table_for_people(watched: Path) -> None:
     assert any(line.startswith("WHEN") for line in lines)
 
 
-def test_status_is_json_for_programs_and_unknown_is_null(watched: Path) -> None:
+def test_status_as_json_has_null_for_unknown(watched: Path) -> None:
     found = facts(*STATUS, folder=watched)
     assert {(row["newest"], row["lag"]) for row in found["partitions"]} == {(9, 10)}
     assert (found["namespace"], found["hub"], found["group"]) == ("local", "homes", "alerts")

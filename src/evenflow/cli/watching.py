@@ -1,4 +1,4 @@
-"""Looks at a group one after the other, and how they are shown: once, again and again, on a terminal or in a pipe."""
+"""Reads a group repeatedly and shows it: once or until Ctrl-C, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 
 from evenflow.cli.output import print_json, say
-from evenflow.cli.which import opened
+from evenflow.cli.selection import opened
 from evenflow.operate.dead_letters.counter import DeadLetterCounter
 from evenflow.operate.inspect.survey import find_group_to_look, survey
 from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
@@ -20,24 +20,24 @@ from evenflow.urls import open_dead_letters
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from evenflow.cli.which import Chosen
+    from evenflow.cli.selection import GroupSelection
 
 MOVES = 10
 ACTIONS = 10
 
 
-class Shown(Protocol):
-    """A look made readable."""
+class GroupView(Protocol):
+    """A snapshot of a group, rendered for a command."""
 
     def as_facts(self) -> dict[str, Any]: ...
 
     def as_lines(self) -> list[str]: ...
 
 
-async def looks(
-    chosen: Chosen, every_s: float, *, moves: int = MOVES, actions: int = ACTIONS, dead_letters: bool = False
+async def snapshots(
+    chosen: GroupSelection, every_s: float, *, moves: int = MOVES, actions: int = ACTIONS, dead_letters: bool = False
 ) -> AsyncGenerator[GroupSnapshot, None]:
-    """Look again and again, while the caller asks for the next look. With `dead_letters`, dead ones are counted."""
+    """Read the group each time the caller asks for the next snapshot. With `dead_letters`, count its dead letters."""
     clock, watcher = system_clock(), GroupWatcher(chosen.hints)
     url = chosen.dead_letters if dead_letters else None
     desk = DeadLetterCounter(partial(open_dead_letters, url, create=False) if url is not None else None, clock)
@@ -50,40 +50,40 @@ async def looks(
             await clock.sleep(every_s)
 
 
-async def one_look(chosen: Chosen, *, moves: int = MOVES, actions: int = ACTIONS) -> GroupSnapshot:
-    async with aclosing(looks(chosen, 0.0, moves=moves, actions=actions)) as all_looks:
-        return await anext(all_looks)
+async def one_snapshot(chosen: GroupSelection, *, moves: int = MOVES, actions: int = ACTIONS) -> GroupSnapshot:
+    async with aclosing(snapshots(chosen, 0.0, moves=moves, actions=actions)) as all_snapshots:
+        return await anext(all_snapshots)
 
 
-def show_looks(
-    all_looks: AsyncGenerator[GroupSnapshot, None],
-    made: Callable[[GroupSnapshot], Shown],
+def show_snapshots(
+    all_snapshots: AsyncGenerator[GroupSnapshot, None],
+    made: Callable[[GroupSnapshot], GroupView],
     *,
     as_json: bool,
     watching: bool,
 ) -> None:
     with suppress(KeyboardInterrupt, BrokenPipeError):
-        asyncio.run(_show(all_looks, made, as_json=as_json, watching=watching))
+        asyncio.run(_show(all_snapshots, made, as_json=as_json, watching=watching))
 
 
 async def _show(
-    all_looks: AsyncGenerator[GroupSnapshot, None],
-    made: Callable[[GroupSnapshot], Shown],
+    all_snapshots: AsyncGenerator[GroupSnapshot, None],
+    made: Callable[[GroupSnapshot], GroupView],
     *,
     as_json: bool,
     watching: bool,
 ) -> None:
-    async with aclosing(all_looks):
+    async with aclosing(all_snapshots):
         if not watching:
-            await _show_once(await anext(all_looks), made, as_json=as_json)
+            await _show_once(await anext(all_snapshots), made, as_json=as_json)
         elif as_json:
-            async for look in all_looks:
+            async for look in all_snapshots:
                 await _show_once(look, made, as_json=True)
         else:
-            await _watch(all_looks, made)
+            await _watch(all_snapshots, made)
 
 
-async def _show_once(look: GroupSnapshot, made: Callable[[GroupSnapshot], Shown], *, as_json: bool) -> None:
+async def _show_once(look: GroupSnapshot, made: Callable[[GroupSnapshot], GroupView], *, as_json: bool) -> None:
     for problem in look.found.problems:
         say(f"warning: {problem}")
     shown = made(look)
@@ -93,22 +93,22 @@ async def _show_once(look: GroupSnapshot, made: Callable[[GroupSnapshot], Shown]
         print("\n".join(shown.as_lines()), flush=True)
 
 
-async def _watch(all_looks: AsyncIterator[GroupSnapshot], made: Callable[[GroupSnapshot], Shown]) -> None:
-    """In place on a terminal, one below the other elsewhere."""
-    # One look needs nothing of this, and is what most people ask for.
+async def _watch(all_snapshots: AsyncIterator[GroupSnapshot], made: Callable[[GroupSnapshot], GroupView]) -> None:
+    """Refresh in place on a terminal; elsewhere print one snapshot below the other."""
+    # Imported here because most calls show a single snapshot and need none of this.
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     console = Console()
     if not console.is_terminal:
-        async for look in all_looks:
+        async for look in all_snapshots:
             print("\n".join([*lines_of(look, made), ""]), flush=True)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        async for look in all_looks:
+        async for look in all_snapshots:
             live.update(Text("\n".join(lines_of(look, made)), no_wrap=True, overflow="crop"), refresh=True)
 
 
-def lines_of(look: GroupSnapshot, made: Callable[[GroupSnapshot], Shown]) -> list[str]:
+def lines_of(look: GroupSnapshot, made: Callable[[GroupSnapshot], GroupView]) -> list[str]:
     return [*made(look).as_lines(), *(f"warning: {problem}" for problem in look.found.problems)]

@@ -1,4 +1,4 @@
-"""One frame of `evenflow top`: a pure function from a look to lines, not more of them than there is room for."""
+"""One frame of `evenflow top`: a pure function from a snapshot to lines that fit the terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from evenflow.cli.output import columns, show_time
-from evenflow.cli.picture import age, duration, epoch_of, findings_lines, part, told
+from evenflow.cli.views import age, duration, epoch_of, findings_lines, part, without_unmeasured_load
 from evenflow.text import count_of
 
 if TYPE_CHECKING:
@@ -29,25 +29,26 @@ FINE = ("ok", "third-party", "waiting", "ended")
 
 
 def frame(look: GroupSnapshot, height: int | None = None) -> list[Text]:
-    """With a height, partitions that there is no room for are only counted: those that are fine go first."""
+    """At most `height` lines. Partitions that do not fit are counted in one line; healthy ones are left out first."""
     top = [_title(look), _totals(look), *_findings(look, None if height is None else height // 3)]
-    members = _table(*told(MEMBER_HEADERS, [_member(row, look.wall_s) for row in look.members], look.forecast))
+    member_rows = [_member(row, look.wall_s) for row in look.members]
+    members = _table(*without_unmeasured_load(MEMBER_HEADERS, member_rows, look.forecast))
     ended = [Text(count_of(len(look.ended), "ended partition"), QUIET)] if look.ended else []
-    room = None if height is None else max(1, height - len(top) - len(members) - len(ended) - 4)
-    rows, left = fitting(look.open, room)
-    cells = told(PARTITION_HEADERS, [_partition(row) for row in rows], look.forecast)
+    lines_left = None if height is None else max(1, height - len(top) - len(members) - len(ended) - 4)
+    rows, left = fitting(look.open, lines_left)
+    cells = without_unmeasured_load(PARTITION_HEADERS, [_partition(row) for row in rows], look.forecast)
     partitions = _table(*cells, [row.status in FINE for row in rows])
     more = [Text(f"and {count_of(left, 'more partition')}", QUIET)] if left else []
     lines = [*top, Text(), *partitions, *more, *ended, Text(), *members]
     return lines if height is None else lines[:height]
 
 
-def fitting(rows: Sequence[PartitionRow], room: int | None) -> tuple[list[PartitionRow], int]:
-    """Those to show, in their order, and how many are left out: the fine ones with the least lag."""
-    if room is None or len(rows) <= room:
+def fitting(rows: Sequence[PartitionRow], most: int | None) -> tuple[list[PartitionRow], int]:
+    """The rows to show, in their order, and how many are left out: healthy ones with the least lag first."""
+    if most is None or len(rows) <= most:
         return list(rows), 0
-    worst = sorted(rows, key=lambda row: (row.status in FINE, -(row.lag or 0)))[:room]
-    return [row for row in rows if row in worst], len(rows) - room
+    worst = sorted(rows, key=lambda row: (row.status in FINE, -(row.lag or 0)))[:most]
+    return [row for row in rows if row in worst], len(rows) - most
 
 
 def _title(look: GroupSnapshot) -> Text:
@@ -92,5 +93,5 @@ def _member(row: MemberRow, wall_s: float) -> Sequence[object]:
 
 
 def rate(per_s: float | None) -> str | None:
-    """Whole events, where there are many."""
+    """Events per second, without decimals from 10 on."""
     return None if per_s is None else f"{per_s:,.0f}" if per_s >= 10 or per_s == 0 else f"{per_s:.1f}"

@@ -1,32 +1,32 @@
-"""What a consumer client was made with, for whoever receives for it."""
+"""Reads the settings of an official consumer client."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evenflow.compat.eventhub.receiving import Client
-from evenflow.compat.eventhub.terms import times
+from evenflow.compat.eventhub.options import timing
+from evenflow.compat.eventhub.receiving import ClientSettings
 from evenflow.sources.eventhubs.options import CLIENT_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ALL = "all"
-"""Under which the official client keeps who receives from all partitions."""
+"""The key under which the official client keeps a receiver of all partitions."""
 
 
-def client_of(client: Any, given: Mapping[str, Any], credential: Any) -> Client:
+def client_settings(client: Any, given: Mapping[str, Any], credential: Any) -> ClientSettings:
     namespace, interval_s = client._address.hostname, client._load_balancing_interval
     expires_s = given.get("partition_ownership_expiration_interval")
     options = {name: value for name, value in given.items() if name in CLIENT_OPTIONS and value is not None}
-    return Client(
+    return ClientSettings(
         namespace=namespace,
         hub=client.eventhub_name,
         group=client._consumer_group,
         access={"namespace": namespace, "hub": client.eventhub_name, "credential": credential, **options},
         checkpoint_store=client._checkpoint_store,
-        times=times(interval_s, expires_s),
-        most_rest_s=max(0.1, interval_s),
+        timing=timing(interval_s, expires_s),
+        retry_delay_most_s=max(0.1, interval_s),
         peers_expire_s=client._partition_ownership_expiration_interval,
     )
 
@@ -36,7 +36,7 @@ def key_of(group: str, partition: str) -> tuple[str, str]:
 
 
 def check_free(receiving: Mapping[tuple[str, str], object], group: str, partition: str | None) -> None:
-    """A client receives once from a partition, and all partitions are each of them."""
+    """Reject a second receiver of a partition on one client; a receiver of all partitions counts for each."""
     if key_of(group, ALL) in receiving:
         what = f"from all partitions for consumer group {group}."
     elif partition is None and any(one == group for one, _ in receiving):

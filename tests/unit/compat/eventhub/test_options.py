@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evenflow.compat.eventhub.terms import Terms, times
+from evenflow.compat.eventhub.options import ReceiveOptions, timing
 from evenflow.model import Position
 from evenflow.runtime.settings import Settings
 
@@ -35,25 +35,25 @@ NOON = datetime(2026, 2, 3, 12, 0, 0, 123_456, tzinfo=UTC)
     ],
 )
 def test_a_starting_position_is_a_start(place: Any, inclusive: Any, start: Any) -> None:
-    terms = Terms(handler=print, batch=False, starting_position=place, starting_position_inclusive=inclusive)
-    assert terms.start_of("0") == start
+    options = ReceiveOptions(handler=print, batch=False, starting_position=place, starting_position_inclusive=inclusive)
+    assert options.start_of("0") == start
 
 
 @pytest.mark.parametrize("place", [1.5, True, "", b"4", {"0": 7, "1": 1.5}])
 def test_what_is_no_position_is_refused(place: Any) -> None:
     with pytest.raises(ValueError, match="starting_position"):
-        Terms(handler=print, batch=False, starting_position=place)
+        ReceiveOptions(handler=print, batch=False, starting_position=place)
 
 
 @pytest.mark.parametrize(("prefetch", "credit"), [(1, 1), (5_000, 5_000), (0, 300), (None, 300)])
 def test_no_prefetch_is_the_default(prefetch: int | None, credit: int) -> None:
-    assert Terms(handler=print, batch=False, prefetch=prefetch).credit == credit
+    assert ReceiveOptions(handler=print, batch=False, prefetch=prefetch).credit == credit
 
 
 @pytest.mark.parametrize("interval_s", [-1, 0, 0.05, 1.0, 10.0, 30.0, 600.0])
 @pytest.mark.parametrize("expires_s", [None, 0, 0.3, 2.0, 60.0, 3_600.0])
 def test_times_are_ones_that_a_processor_takes(interval_s: float, expires_s: float | None) -> None:
-    found = times(interval_s, expires_s)
+    found = timing(interval_s, expires_s)
     Settings(group="alerts", **found)  # type: ignore[arg-type]
     assert found["heartbeat_s"] <= min(2.0, max(0.05, interval_s))
     assert found["ttl_s"] == (8.0 if expires_s is None else max(0.2, expires_s))

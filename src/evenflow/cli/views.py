@@ -1,4 +1,4 @@
-"""A look made readable: the ownership table, members, findings, moves and actions, as lines and as JSON."""
+"""Renders a snapshot of a group, as lines of text and as JSON: partitions, members, findings, moves and actions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from evenflow.cli.output import brief, columns, json_time, printable, show_time
 from evenflow.cli.quantities import show_duration
 from evenflow.model import CHARGES_HEARTBEATS, show_epoch
+from evenflow.operate.inspect.forecast import PlanForecast
 from evenflow.text import count_of, listed, most_units
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from evenflow.model import Action, Move, Wish
     from evenflow.operate.inspect.findings import Finding
-    from evenflow.operate.inspect.forecast import PlanForecast
     from evenflow.operate.inspect.members import MemberRow
     from evenflow.operate.inspect.ownership import PartitionRow
     from evenflow.operate.inspect.watcher import GroupSnapshot
@@ -40,11 +40,11 @@ NUMBERS = (
 
 
 WHAT_CELLS = 60
-"""Of what was done, in a table on a terminal; the whole is in a pipe and in JSON."""
+"""Width of the column WHAT on a terminal. A pipe and JSON get the whole text."""
 
 
-class Picture:
-    """All of it: `evenflow group describe`."""
+class DescribeView:
+    """`evenflow group describe`: everything."""
 
     def __init__(self, look: GroupSnapshot) -> None:
         self._look = look
@@ -53,7 +53,7 @@ class Picture:
         look = self._look
         return {
             **group_facts(look),
-            "pause": wish_facts(look.pause),
+            "pause": pause_facts(look.pause),
             "findings": [finding_facts(finding) for finding in look.findings],
             "partitions": [partition_facts(row) for row in look.partitions],
             "members": [timed(row, "started_at", "heartbeat_at") for row in look.members],
@@ -67,7 +67,7 @@ class Picture:
         look = self._look
         lines = self.head() + findings_lines(look.findings)
         rows = [self._partition(row) for row in look.partitions]
-        lines += ["", *columns(*told(PARTITION_HEADERS, rows, look.forecast), NUMBERS)]
+        lines += ["", *columns(*without_unmeasured_load(PARTITION_HEADERS, rows, look.forecast), NUMBERS)]
         lines += member_lines(look)
         lines += move_lines(look.found.moves)
         if look.found.actions:
@@ -90,11 +90,11 @@ class Picture:
         return row.partition, row.owner, row.status, epoch_of(row), *lag, *place, *lease
 
 
-class Short(Picture):
+class StatusView(DescribeView):
     """`evenflow status`: the short form."""
 
     def __init__(self, look: GroupSnapshot, *, whole: bool = False) -> None:
-        """With `whole`, partitions that have ended are told one by one."""
+        """With `whole`, each ended partition gets a row of its own."""
         super().__init__(look)
         self._whole = whole
 
@@ -111,8 +111,8 @@ class Short(Picture):
         return row.partition, row.owner, row.status, epoch_of(row), *lag, since, reason_of(row)
 
 
-class LagPicture:
-    """`evenflow lag`: lag alone."""
+class LagView:
+    """`evenflow lag`: lag only."""
 
     def __init__(self, look: GroupSnapshot, *, whole: bool = False) -> None:
         self._look, self._whole = look, whole
@@ -139,7 +139,7 @@ class LagPicture:
 
 
 def folded(look: GroupSnapshot, *, whole: bool) -> tuple[Sequence[PartitionRow], list[str]]:
-    """The rows to show, and a line in place of those that have ended, which are no more than history."""
+    """The rows to show, and one line in place of the ended partitions, unless all are wanted."""
     if whole or not look.ended:
         return look.partitions, []
     names = listed([row.partition for row in look.ended])
@@ -147,7 +147,7 @@ def folded(look: GroupSnapshot, *, whole: bool) -> tuple[Sequence[PartitionRow],
 
 
 def group_facts(look: GroupSnapshot) -> dict[str, Any]:
-    """A group in one object: what `group list` tells of each."""
+    """The fields of a group as a whole, as `group list --json` prints them."""
     return {
         "namespace": look.group.namespace,
         "hub": look.group.hub,
@@ -167,21 +167,21 @@ def group_facts(look: GroupSnapshot) -> dict[str, Any]:
 
 def partition_facts(row: PartitionRow) -> dict[str, Any]:
     failure = timed(row.failure, "at") if row.failure is not None else None
-    return timed(row, "changed_at", "checkpoint_at") | {"pause": wish_facts(row.pause), "failure": failure}
+    return timed(row, "changed_at", "checkpoint_at") | {"pause": pause_facts(row.pause), "failure": failure}
 
 
 def finding_facts(finding: Finding) -> dict[str, Any]:
     return asdict(finding)
 
 
-def wish_facts(wish: Wish | None) -> dict[str, Any] | None:
-    if wish is None:
+def pause_facts(request: Wish | None) -> dict[str, Any] | None:
+    if request is None:
         return None
-    return {name: value for name, value in timed(wish, "at").items() if name != "visit"}
+    return {name: value for name, value in timed(request, "at").items() if name != "visit"}
 
 
 def findings_lines(findings: Sequence[Finding]) -> list[str]:
-    """The worst first, each with what to do below it; nothing when there is nothing to say."""
+    """Each finding with its advice below it, the worst first; no lines if there are no findings."""
     lines = [
         line for finding in findings for line in (f"! {finding.kind}: {printable(finding.what)}", f"  {finding.advice}")
     ]
@@ -190,14 +190,14 @@ def findings_lines(findings: Sequence[Finding]) -> list[str]:
 
 def member_lines(look: GroupSnapshot) -> list[str]:
     rows = [_member(row, look.wall_s) for row in look.members]
-    return ["", *columns(*told(MEMBER_HEADERS, rows, look.forecast), NUMBERS)] if rows else []
+    return ["", *columns(*without_unmeasured_load(MEMBER_HEADERS, rows, look.forecast), NUMBERS)] if rows else []
 
 
-def told(
-    headers: Sequence[str], rows: Sequence[Sequence[object]], foresight: PlanForecast
+def without_unmeasured_load(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], forecast: PlanForecast
 ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-    """Without the column LOAD where shares are by count: nobody measures it there."""
-    if foresight.loads is not None:
+    """The table without its column LOAD if shares are balanced by count: load is not measured then."""
+    if forecast.loads is not None:
         return headers, rows
     kept = [at for at, header in enumerate(headers) if header != "LOAD"]
     return [headers[at] for at in kept], [[row[at] for at in kept] for row in rows]
@@ -208,7 +208,7 @@ def move_lines(moves: Sequence[Move]) -> list[str]:
 
 
 def show_total(look: GroupSnapshot) -> str:
-    """Of all partitions, and how many of them are not in it."""
+    """The lag of all partitions, and how many of them have an unknown lag."""
     if look.lag is None:
         return "-" if look.lag_s is None else f"{duration(look.lag_s)} (events unknown)"
     known = f"{look.lag} {'event' if look.lag == 1 else 'events'}"
@@ -217,16 +217,16 @@ def show_total(look: GroupSnapshot) -> str:
 
 
 def show_spent(look: GroupSnapshot) -> str:
-    """By all members that are there, each since it started; nothing where no service charges."""
-    told = [row for row in look.members if row.charges and row.status != "silent"]
+    """Request units of all live members, each since its start; "" if no service charges for requests."""
+    charged = [row for row in look.members if row.charges and row.status != "silent"]
     sums: Counter[str] = Counter()
-    for row in told:
+    for row in charged:
         sums.update(row.charges or {})
     if not sums:
         return ""
-    most, by = most_units(sums), count_of(len(told), "member")
-    # When each told it is not known: only how often they do.
-    age_s = max(row.heartbeat_s for row in told) * CHARGES_HEARTBEATS
+    most, by = most_units(sums), count_of(len(charged), "member")
+    # The time of each report is unknown; only the interval between reports is.
+    age_s = max(row.heartbeat_s for row in charged) * CHARGES_HEARTBEATS
     return f"{sums.total():,.1f} request units by {by}{f': {most}' if most else ''} (up to {show_duration(age_s)} old)"
 
 
@@ -253,7 +253,7 @@ def age(at: float | None, wall_s: float) -> str | None:
 
 
 def timed(record: Any, *times: str) -> dict[str, Any]:
-    """A record for JSON: an unknown time is null."""
+    """A record for JSON; its named times become text, or null if unknown."""
     return asdict(record) | {name: json_time(getattr(record, name) or None) for name in times}
 
 

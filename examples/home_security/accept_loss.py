@@ -1,8 +1,8 @@
-"""Go on without what is lost: for a partition whose recent part is gone, and whose events the hub no longer has.
+"""Accept a loss: for a partition whose recent part is missing, and whose events the hub no longer has.
 
-    python -m examples.home_security.let_go FOLDER PARTITION
+    python -m examples.home_security.accept_loss FOLDER PARTITION
 
-It begins the recent part anew with the oldest event that there is, and prints what to do next. Residents see a gap.
+It starts a new recent part at the oldest event of the hub, and prints what to do next. Residents see a gap.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from examples.home_security.layout import LAYOUT, Recent, pack, recent_name, unp
 from examples.home_security.places import AGGREGATE, Place
 
 
-async def let_go(place: Place, partition: str) -> int:
-    """From which event on its partition is counted. Misconfigured when there is nothing to let go of."""
+async def accept_loss(place: Place, partition: str) -> int:
+    """The event from which the partition is counted. Misconfigured if nothing is lost."""
     oldest = await oldest_of(place.hub, partition)
     blobs = open_blobs(place.scene().blobs)
     try:
@@ -32,7 +32,9 @@ async def let_go(place: Place, partition: str) -> int:
             except Corrupt:
                 has = -1
             if has >= oldest - 1:
-                raise Misconfigured(f"The blob {name} has events up to {has}, and the hub those from {oldest} on.")
+                raise Misconfigured(
+                    f"Nothing is lost: the blob {name} has events up to {has}, and the hub those from {oldest} on."
+                )
         fresh = Recent(LAYOUT, partition, 0, oldest - 1, 0, 0, {})
         await blobs.put(name, pack(fresh), found.version if found is not None else None)
         return oldest
@@ -46,9 +48,9 @@ def main() -> int:
         return 2
     place, partition = Place(Path(sys.argv[1])), sys.argv[2]
     try:
-        oldest = asyncio.run(let_go(place, partition))
+        oldest = asyncio.run(accept_loss(place, partition))
     except EvenflowError as error:
-        print(f"let go: {error}", file=sys.stderr)
+        print(f"accept loss: {error}", file=sys.stderr)
         return 2
     print(
         f"Partition {partition} is counted from event {oldest} on, once it is resumed:\n"

@@ -1,8 +1,8 @@
-"""How checkpoints of azure-eventhub become records that are fenced: each is written under the epoch of a claim.
+"""Writes the checkpoints of azure-eventhub as fenced records: each under the epoch of a claim.
 
-A claim seals the record if there is one, so that whoever had the partition before can move it no more. Where there is
-none, none is made up: the application's own starting position counts until the first checkpoint. A caller who never
-claimed the partition here (a receiver of one given partition) writes under the epoch that stands in the record.
+A claim seals the record if it exists, so that the previous owner can no longer move it. It does not create a missing
+record: until the first checkpoint, the application's starting position applies. A caller that never claimed the
+partition here (a receiver of one given partition) writes under the epoch of the record.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from evenflow.ports import Store
 
 TRIES = 5
-"""So often a caller from outside looks again, when somebody claims just then."""
+"""How often a write without a claim is tried while other owners claim the partition."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """A partition under the last epoch in which it was claimed here."""
+    """A partition and the last epoch under which it was claimed here."""
 
     epoch: int
     record: Checkpoint | None
-    """As it was last written; None before the first checkpoint there is."""
+    """The record as it was last written; None before the first checkpoint."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One checkpoint after the other, in the order in which they were asked for."""
+    """Checkpoints are written one after the other, in the order of the calls."""
 
 
-class Progress:
+class FencedCheckpoints:
     """The checkpoints of one group."""
 
     def __init__(self, store: OpenStore, group: Group) -> None:
@@ -52,7 +52,7 @@ class Progress:
         return await self._store.checkpoints(self._group)
 
     async def seal(self, epochs: Mapping[PartitionId, int]) -> set[PartitionId]:
-        """Fence older owners of partitions that were claimed; returns those that somebody has claimed since."""
+        """Fence older owners of claimed partitions; returns the partitions that another owner has claimed since."""
         new = [partition for partition, epoch in epochs.items() if self._epoch_of(partition) != epoch]
         if not new:
             return set()
@@ -68,10 +68,10 @@ class Progress:
         return {partition for partition, outcome in zip(new, outcomes, strict=True) if outcome is not None}
 
     async def update(self, partition: PartitionId, position: Position) -> None:
-        """`LeaseLost` when somebody has claimed the partition since it was claimed here."""
+        """Raises `LeaseLost` if another owner has claimed the partition since it was claimed here."""
         written = self._written.get(partition)
         if written is None:
-            await self._update_from_outside(partition, position)
+            await self._update_without_claim(partition, position)
             return
         async with written.turn:
             if written.record is None and await self._begin(written, partition, position):
@@ -89,44 +89,46 @@ class Progress:
         self._written[partition] = _Written(epoch, record)
 
     def _remembered(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
-        """After lost history, what was written here: the record may have gone back behind it, or be gone. The store
-        takes it where it knows no better."""
+        """After the store lost writes, the record that was written here: the stored one may be older or missing. The
+        store accepts it unless it has a newer one."""
         written = self._written.get(partition)
         if written is None or written.record is None or epoch_parts(written.epoch)[0] >= epoch_parts(epoch)[0]:
             return None
         return written.record
 
     async def _begin(self, written: _Written, partition: PartitionId, position: Position) -> bool:
-        """The first checkpoint of the partition; False when an older owner was faster with its own."""
+        """Write the first checkpoint of the partition; False if an older owner was faster with its own."""
         first = Checkpoint(partition=partition, epoch=written.epoch, position=position, ordinal=1)
         written.record = await self._store.seal(self._group, partition, written.epoch, first)
         return written.record.position == position
 
     async def _advance(self, written: _Written, position: Position) -> None:
         assert written.record is not None
-        # It counts as written at once: should there be no answer, the next one is still later.
+        # It counts as written at once: even if the response is lost, the next one has a higher ordinal.
         written.record = _moved(written.record, position, _step(written.record.position, position))
         (outcome,) = await self._store.commit(self._group, [written.record])
         if not outcome.ok:
             raise LeaseLost(
-                f"Partition {written.record.partition!r} was claimed by somebody else since, or sought: its checkpoint"
-                f" was not moved to offset {position.offset}. What was handled after it will be handled again."
+                f"Partition {written.record.partition!r} was claimed by another owner, or moved by a seek: its"
+                f" checkpoint was not moved to offset {position.offset}. Events after the stored one are handled again."
             )
 
-    # --- from outside
-    async def _update_from_outside(self, partition: PartitionId, position: Position) -> None:
+    # --- without a claim
+    async def _update_without_claim(self, partition: PartitionId, position: Position) -> None:
         for _ in range(TRIES):
             ledger = await self._store.peek(self._group)
-            _refuse_processors(ledger, partition)
+            _reject_processors(ledger, partition)
             records = {record.partition: record for record in await self.records()}
             if await self._write(partition, position, records.get(partition), ledger):
                 return
-        raise StoreUnavailable(f"Partition {partition!r}: others claim it again and again; try once more.")
+        raise StoreUnavailable(
+            f"Partition {partition!r}: gave up after {TRIES} attempts, as other owners keep claiming it. Try again."
+        )
 
     async def _write(
         self, partition: PartitionId, position: Position, record: Checkpoint | None, ledger: Ledger | None
     ) -> bool:
-        """The ordinal stays: then the owner's next checkpoint is not taken for a late one."""
+        """The ordinal stays the same, so that the owner's next checkpoint is not rejected as an older one."""
         if record is not None:
             (outcome,) = await self._store.commit(self._group, [_moved(record, position, 0)])
             return outcome.ok
@@ -142,7 +144,7 @@ class Progress:
 
 
 async def seal_unowned(store: Store, group: Group, default: Checkpoint) -> Checkpoint:
-    """Without a lease: under the epoch of `default`, or the lowest one that still counts in this group."""
+    """Seal without a lease: under the epoch of `default`, or under the lowest epoch that the group still accepts."""
     try:
         return await store.seal(group, default.partition, default.epoch, default)
     except LeaseLost as error:
@@ -151,27 +153,27 @@ async def seal_unowned(store: Store, group: Group, default: Checkpoint) -> Check
         return await store.seal(group, default.partition, error.lowest_epoch, default)
 
 
-def _refuse_processors(ledger: Ledger | None, partition: PartitionId) -> None:
-    """Its owner would go on from a place that it does not know of, and events between the two would be lost."""
+def _reject_processors(ledger: Ledger | None, partition: PartitionId) -> None:
+    """A running Processor does not know of this checkpoint; if it stopped, events in between would be lost."""
     members = {member.id: member for member in ledger.members} if ledger is not None else {}
     for lease in ledger.leases if ledger is not None else ():
         member = row_of(lease.owner, members)
         if lease.partition == partition and member is not None and not is_official(member):
             raise LeaseLost(
                 f"Partition {partition!r} is owned by {member.id!r}, an instance of evenflow's Processor, which writes"
-                " its checkpoints itself. To move one from outside, use `evenflow group seek`."
+                " its own checkpoints. Use `evenflow group seek` to move them."
             )
 
 
 def _step(before: Position, after: Position) -> int:
-    """How many events were handled in between, as far as can be told. Going back is one too: it is the later word."""
+    """The number of events handled in between, or 1 if unknown. Going back counts as 1: it is the later checkpoint."""
     if before.sequence is None or after.sequence is None:
         return 1
     return max(1, after.sequence - before.sequence)
 
 
 def _moved(record: Checkpoint, position: Position, step: int) -> Checkpoint:
-    """Dead letters stay where they are, and so do keys behind them; what else is noted is of the place that it left."""
+    """The record at its new position. Keys parked behind dead letters stay; other notes belong to the old position."""
     notes = notes_of(record)
     kept = Notes(parked=notes.parked, redriven=notes.redriven)
     ordinal = record.ordinal + step

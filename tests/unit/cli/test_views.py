@@ -1,10 +1,10 @@
-"""What `evenflow status` says of a look, in lines."""
+"""The line SPENT of `evenflow status`."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from evenflow.cli.picture import Short, show_spent
+from evenflow.cli.views import StatusView, show_spent
 from tests.unit.console.scenes import TTL_S, WALL_S, found, look_at, member
 
 CHARGES = {
@@ -13,14 +13,14 @@ CHARGES = {
 }  # fmt: skip
 
 
-def test_what_was_spent_is_short_and_says_how_old_it_may_be() -> None:
+def test_request_units_are_summed_up_with_their_age() -> None:
     look = look_at(found(members=[replace(member(1), charges=CHARGES), member(2)]))
-    told = "1,525.8 request units by 1 member: read feed 1,200.2, write lease 300.5, renew lease 20.0, others 5.0"
-    assert show_spent(look) == f"{told} (up to 20s old)"
-    assert f"SPENT      {told} (up to 20s old)" in Short(look).as_lines()
+    spent = "1,525.8 request units by 1 member: read feed 1,200.2, write lease 300.5, renew lease 20.0, others 5.0"
+    assert show_spent(look) == f"{spent} (up to 20s old)"
+    assert f"SPENT      {spent} (up to 20s old)" in StatusView(look).as_lines()
 
 
-def test_who_is_silent_has_spent_nothing_any_more() -> None:
+def test_a_silent_member_is_not_counted() -> None:
     gone = replace(member(1, heartbeat_at=WALL_S - 3 * TTL_S), charges=CHARGES)
     there = replace(member(2), charges={"read feed": 2.0, "read container": 0.0})
     look = look_at(found(members=[gone, there]))

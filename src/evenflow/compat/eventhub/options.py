@@ -1,4 +1,4 @@
-"""What somebody asks of a consumer client, in this project's own words: times, places, and who is called."""
+"""The arguments of `receive` and `receive_batch`, translated to start positions and timing of a processor."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 LATEST = "@latest"
 EARLIEST = "-1"
 INCLUSIVE = ">="
-"""Before an offset whose own event is wanted too."""
+"""Marks an offset whose own event is included."""
 HEARTBEAT_S = 2.0
 LEAST_HEARTBEAT_S = 0.05
-"""Also for an interval of 0, with which the official client never rests."""
+"""The lower limit, also for an interval of 0, with which the official client never pauses."""
 TTL_S = 8.0
 LEAST_TTL_S = 0.2
 MARGIN_S = 1.0
@@ -31,7 +31,7 @@ LONGEST_TTL_S = 60.0
 MILLISECOND = timedelta(milliseconds=1)
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class ReceiveOptions(Struct, frozen=True, kw_only=True):
     """The arguments of one `receive` or `receive_batch`."""
 
     handler: Callable[..., Any]
@@ -49,46 +49,48 @@ class Terms(Struct, frozen=True, kw_only=True):
     on_partition_close: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        """What is no place is told at once, and not when a partition without a checkpoint is taken."""
-        place = self.starting_position
-        for one in place.values() if isinstance(place, Mapping) else [place]:
+        """Reject an invalid starting position at once, not when the first partition without a checkpoint starts."""
+        positions = self.starting_position
+        for one in positions.values() if isinstance(positions, Mapping) else [positions]:
             _start(LATEST if one is None else one, inclusive=False)
 
     @property
     def credit(self) -> int:
-        """How many events the service may send ahead; 0 and None mean the default, as for the official client."""
+        """How many events the service may send ahead; 0 and None mean the default, as in the official client."""
         return self.prefetch or PREFETCH
 
     def start_of(self, partition: PartitionId) -> Start:
-        """Where a partition without a checkpoint begins; one that a mapping does not name does so at its beginning."""
-        place, inclusive = self.starting_position, self.starting_position_inclusive
-        if isinstance(place, Mapping):
-            place = place.get(partition, EARLIEST)
+        """Where a partition without a checkpoint starts: at the earliest event if a mapping does not name it."""
+        position, inclusive = self.starting_position, self.starting_position_inclusive
+        if isinstance(position, Mapping):
+            position = position.get(partition, EARLIEST)
         if isinstance(inclusive, Mapping):
             inclusive = inclusive.get(partition, False)
-        return _start(LATEST if place is None else place, inclusive=bool(inclusive))
+        return _start(LATEST if position is None else position, inclusive=bool(inclusive))
 
 
-def _start(place: object, *, inclusive: bool) -> Start:
-    if isinstance(place, datetime):
-        # As the official client: without a time zone it is UTC, and below a millisecond nothing counts.
-        moment = place.replace(tzinfo=UTC) if place.tzinfo is None else place
+def _start(position: object, *, inclusive: bool) -> Start:
+    if isinstance(position, datetime):
+        # As in the official client, a time without a zone is UTC, and fractions of a millisecond are ignored.
+        moment = position.replace(tzinfo=UTC) if position.tzinfo is None else position
         moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
         return moment if inclusive else moment + MILLISECOND
-    if isinstance(place, int) and not isinstance(place, bool):
-        after = place - 1 if inclusive else place
+    if isinstance(position, int) and not isinstance(position, bool):
+        after = position - 1 if inclusive else position
         return Position(f"#{after}", after)
-    if not isinstance(place, str) or not place:
-        raise ValueError(f"starting_position={place!r}: give '-1', '@latest', an offset, a sequence number or a time.")
-    if place.lower() == LATEST:
+    if not isinstance(position, str) or not position:
+        raise ValueError(
+            f"starting_position={position!r}: give '-1', '@latest', an offset, a sequence number or a time."
+        )
+    if position.lower() == LATEST:
         return "latest"
-    if place == EARLIEST:
+    if position == EARLIEST:
         return "earliest"
-    return Position(f"{INCLUSIVE}{place}" if inclusive else place)
+    return Position(f"{INCLUSIVE}{position}" if inclusive else position)
 
 
-def times(interval_s: float, expires_s: float | None) -> dict[str, float]:
-    """Heartbeat and time-to-live. An interval only makes them shorter; an expiration that somebody chose is kept."""
+def timing(interval_s: float, expires_s: float | None) -> dict[str, float]:
+    """Heartbeat and time-to-live. The load-balancing interval only shortens them; an explicit expiration is kept."""
     heartbeat_s, ttl_s, margin_s = min(HEARTBEAT_S, max(LEAST_HEARTBEAT_S, interval_s)), TTL_S, MARGIN_S
     if expires_s is not None:
         ttl_s = max(LEAST_TTL_S, expires_s)

@@ -1,8 +1,8 @@
-"""What an owner of azure-eventhub's gives to instances of evenflow's Processor that share its group: pure.
+"""Which partitions an owner of azure-eventhub hands over to instances of evenflow's Processor in its group. Pure.
 
-Those take nothing from the living and wait until they are given it, while azure-eventhub never gives anything away. So
-its checkpoint store does, by the plan that all instances make, when the owner renews what it has: to the owner it looks
-as if it had lost the partition, which is how it gives way to its own kind.
+Instances of evenflow never take a partition from a live owner; they wait for a handover. azure-eventhub never hands
+over. So its checkpoint store does, when the owner renews its partitions, following the plan that all instances compute.
+The owner sees a lost partition, as if another client of azure-eventhub had claimed it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from evenflow.model import Member, Owner, PartitionId
 
 
-def gifts(view: View, me: Member, sightings: Mapping[Owner, Sighting], now_s: float) -> dict[PartitionId, Member]:
-    """Each partition that this owner is to give away, and to whom; mostly none, since there is no such instance."""
-    heirs = {name: member for name, member in view.members.items() if _is_heir(view, member, sightings, now_s)}
-    if not heirs:
+def handovers(view: View, me: Member, sightings: Mapping[Owner, Sighting], now_s: float) -> dict[PartitionId, Member]:
+    """Each partition that this owner must hand over, and its new owner; none if no instance shares the group."""
+    receivers = {name: member for name, member in view.members.items() if _can_receive(view, member, sightings, now_s)}
+    if not receivers:
         return {}
     members = {member.id: member for member in view.members.values() if _has_a_share(view, member, sightings, now_s)}
-    members |= heirs | {me.id: me}
+    members |= receivers | {me.id: me}
     owners = {
         name: lease.owner.id if lease.owner is not None and lease.owner.id in members else None
         for name, lease in sorted(view.leases.items())
@@ -34,13 +34,11 @@ def gifts(view: View, me: Member, sightings: Mapping[Owner, Sighting], now_s: fl
     }
     seats = [member.seat for _, member in sorted(members.items())]
     planned = plan(owners, seats).owners
-    return {name: heirs[heir] for name, heir in planned.items() if owners[name] == me.id and heir in heirs}
+    return {name: receivers[owner] for name, owner in planned.items() if owners[name] == me.id and owner in receivers}
 
 
-def _is_heir(view: View, member: Member, sightings: Mapping[Owner, Sighting], now_s: float) -> bool:
-    """An instance of ours that was seen to heartbeat, and lately: what is given to a dead one waits for its
-    time-to-live.
-    """
+def _can_receive(view: View, member: Member, sightings: Mapping[Owner, Sighting], now_s: float) -> bool:
+    """An instance of evenflow with a recent heartbeat. A partition of a dead one would wait for its time-to-live."""
     seen = sightings.get(member.owner)
     is_alive = seen is not None and seen.moved and silence_s(seen, now_s) < 2 * member.heartbeat_s
     return not is_official(member) and is_alive and not _leaves(view, member)

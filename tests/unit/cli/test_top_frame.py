@@ -1,8 +1,8 @@
-"""One frame of `evenflow top`: it fits, and the worst is never what is left out."""
+"""One frame of `evenflow top`: it fits the terminal, and the worst partitions are never left out."""
 
 from __future__ import annotations
 
-from evenflow.cli.frame import fitting, frame, rate
+from evenflow.cli.top_frame import fitting, frame, rate
 from evenflow.model import BEGINNING, Bounds, Checkpoint, Cursor, Group, Lease, Ledger, Member, Owner, Position
 from evenflow.operate.inspect.survey import Survey
 from evenflow.operate.inspect.watcher import GroupSnapshot, GroupWatcher
@@ -34,13 +34,13 @@ def survey(ordinal: int, partitions: int = 30) -> Survey:
     )
 
 
-def two_looks() -> tuple[GroupSnapshot, GroupSnapshot]:
+def two_snapshots() -> tuple[GroupSnapshot, GroupSnapshot]:
     watcher = GroupWatcher()
     return watcher.observe(survey(100), 0.0, 1_000.0), watcher.observe(survey(300), 2.0, 1_002.0)
 
 
-def test_findings_come_first_and_rates_after_two_looks() -> None:
-    first, second = ([line.plain for line in frame(look)] for look in two_looks())
+def test_findings_come_first_and_rates_from_the_second_snapshot_on() -> None:
+    first, second = ([line.plain for line in frame(look)] for look in two_snapshots())
     assert "lag 27,000   behind -   catch-up -" in first[1]
     assert "events/s 3,000   lag 21,000 ↓" in second[1]
     assert "catch-up 7.0s" in second[1]
@@ -53,8 +53,8 @@ def test_findings_come_first_and_rates_after_two_looks() -> None:
     assert second[-1].split()[:5] == ["ada", "alive", "29", "30", "2,900"]
 
 
-def test_what_does_not_fit_is_counted_and_the_worst_is_shown() -> None:
-    look = two_looks()[1]
+def test_partitions_that_do_not_fit_are_counted_and_the_worst_are_shown() -> None:
+    look = two_snapshots()[1]
     lines = [line.plain for line in frame(look, 20)]
     assert len(lines) <= 20
     assert any(line.startswith("29 ") and "unowned" in line for line in lines)
@@ -64,5 +64,5 @@ def test_what_does_not_fit_is_counted_and_the_worst_is_shown() -> None:
     assert [row.partition for row in fitting(look.partitions, 2)[0]] == ["0", "29"]
 
 
-def test_rates_are_whole_where_there_are_many_and_unknown_is_not_zero() -> None:
+def test_high_rates_have_no_decimals_and_unknown_is_not_zero() -> None:
     assert [rate(None), rate(0.0), rate(0.25), rate(12_345.6)] == [None, "0", "0.2", "12,346"]

@@ -1,4 +1,4 @@
-"""What a steering command is about: the partitions that were named, and the group as it is before."""
+"""Shared by the commands that change a group: its snapshot before the change, and the partitions that they name."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from evenflow.text import listed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.cli.which import Opened
+    from evenflow.cli.selection import OpenedGroup
 
 
-async def look_at(at: Opened) -> GroupSnapshot:
+async def take_snapshot(at: OpenedGroup) -> GroupSnapshot:
     clock = system_clock()
     found = await survey(at.store, at.group, at.source, moves=0)
     return GroupWatcher().observe(found, clock.now(), clock.wall())
 
 
-def checked(look: GroupSnapshot, partitions: Sequence[str] | None) -> list[str] | None:
-    """Those that were named, each once; None is all. A name that there is none of is an error."""
+def check_partitions(look: GroupSnapshot, partitions: Sequence[str] | None) -> list[str] | None:
+    """The named partitions, each once; None for all. An unknown name is an error."""
     if not partitions:
         return None
     there = [row.partition for row in look.partitions]
@@ -33,7 +33,7 @@ def checked(look: GroupSnapshot, partitions: Sequence[str] | None) -> list[str] 
     return list(dict.fromkeys(partitions))
 
 
-def called(partitions: Sequence[str] | None) -> str:
+def name_partitions(partitions: Sequence[str] | None) -> str:
     if not partitions:
         return "the whole group"
     names = list(dict.fromkeys(partitions))
