@@ -10,7 +10,7 @@ import pytest
 
 from evenflow import Every, Processor
 from evenflow.model import Member, epoch_parts
-from evenflow.observe.happenings import HistoryLost, PartitionStopped, PositionLost
+from evenflow.observe.happenings import HistoryLost, PartitionStarted, PartitionStopped, PositionLost
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, at, until
 
 if TYPE_CHECKING:
@@ -149,6 +149,31 @@ async def test_what_is_remembered_goes_before_what_a_newcomer_took_for_the_start
     await until(lambda: len({*seen, *others}) == 2 * 71, within_s=100.0)
     for partition in "01":
         assert {*seen.of(partition), *others.of(partition)} == set(range(71))
+
+
+async def test_whoever_had_no_heartbeat_answered_since_it_began_restores_what_it_remembers_too(stage: Stage) -> None:
+    """It cannot tell whether it sealed the partitions before the store was emptied; but nobody had them before it."""
+    seen, others = Seen(), Seen()
+    stage.store.away = {"seal"}
+    first, _ = serve(stage, seen, "a", start="latest", checkpoint=SELDOM)
+    await until(lambda: stage.store.asked["seal"] >= 2)
+    stage.store.away = {"beat"}
+    await until(lambda: len(stage.told(PartitionStarted)) == 2)
+    stage.fill(3)
+    await until(lambda: len(seen) == 6)
+    first.stall()
+    stage.store.empty()
+    stage.store.away = set()
+    stage.fill(50)
+    _, new = serve(stage, others, "b", start="latest", checkpoint=SOON)
+    await until(lambda: len(new.owned) == 2)
+    await asyncio.sleep(0.5)
+    stage.fill(20)
+    await until(lambda: len(others) == 40)
+    first.resume()
+    await until(lambda: len({*seen, *others}) == 2 * 73, within_s=100.0)
+    for partition in "01":
+        assert {*seen.of(partition), *others.of(partition)} == set(range(73))
 
 
 async def test_a_newcomer_that_was_first_takes_nothing_back_at_once(stage: Stage) -> None:

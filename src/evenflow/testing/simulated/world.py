@@ -556,6 +556,7 @@ class World:
         self.tell(f"seal  p{partition} e{epoch} at {after.position}")
         self.trials.sealed(partition, epoch, before, unplanned=unplanned)
         self.own_repeats.sealed(partition, who)
+        self.losses.sealed(partition, who, after)
         if epoch_parts(epoch)[0] < self.store.history:
             self.own_repeats.forget(partition)  # lost between the last commit and this: the next heartbeat tells
         if before is None and not self.losses.begun_blindly(partition, after.position.sequence or 0):
