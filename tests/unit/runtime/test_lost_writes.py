@@ -14,7 +14,10 @@ from evenflow.observe.happenings import HistoryLost, PartitionStarted, Partition
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, at, until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from evenflow import Event, OwnedPartition
+    from evenflow.model import Checkpoint, Group, Outcome
     from evenflow.testing.simulated.timeline import ProcessLoop
 
 BEAT_S, TTL_S = 2.0, 8.0
@@ -194,6 +197,40 @@ async def test_a_newcomer_that_was_first_takes_nothing_back_at_once(stage: Stage
     await until(lambda: new.owned == {})
     await until(lambda: len(new.owned) == 2)
     assert stage.now_s - noticed_s >= 60.0
+
+
+@pytest.mark.parametrize("call_s", [20.0, 9.0], ids=["while the call runs", "while it commits for the last time"])
+async def test_a_fenced_owner_whose_store_is_emptied_restores_no_less_than_it_commits(
+    stage: Stage, call_s: float
+) -> None:
+    """Its last commit may take effect in front of what it restores, which would then take it back."""
+    sent: list[tuple[int, int]] = []
+    commit, may_answer = stage.store.commit, asyncio.Event()
+
+    async def watched(group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        sent.extend((epoch_parts(one.epoch)[0], one.ordinal) for one in checkpoints if one.partition == "0")
+        if checkpoints[0].epoch == 1 and checkpoints[0].ordinal == 2:
+            await may_answer.wait()
+        return await commit(group, checkpoints)
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        if event.sequence == 1:
+            await asyncio.sleep(call_s)
+
+    stage.store.commit = watched  # type: ignore[method-assign]
+    async with stage.processor(handle, start="latest", checkpoint=SOON) as processor:
+        await until(lambda: len(processor.owned) == 2)
+        await asyncio.sleep(BEAT_S + 1.0)
+        stage.fill(2, "0")
+        await until(lambda: sent == [(0, 1)])
+        stage.store.away = {"beat"}
+        await asyncio.sleep(TTL_S + 4.0)
+        stage.store.empty()
+        stage.store.away = set()
+        await until(lambda: stage.told(HistoryLost))
+        may_answer.set()
+        await until(lambda: (1, 2) in sent)
+    assert sent == ([(0, 1), (1, 1), (1, 2)] if call_s == 20.0 else [(0, 1), (0, 2), (1, 2)])
 
 
 async def test_whoever_leaves_has_written_what_it_remembers_before(stage: Stage) -> None:
