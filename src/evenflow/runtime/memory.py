@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 SURE, UNSURE, BLIND = range(3)
 """How much an instance trusts that where it began is where the group was, when the store has lost writes.
 
-UNSURE: it may have sealed the partition in the emptied store already. BLIND: it was first in an emptied store. Both
-know more than whoever comes later and knows nothing, and less than those who were there before: what they remember is
-restored under epochs between.
+UNSURE: it may have sealed the partition in the emptied store already, or it left it to others when the store lost
+writes before. BLIND: it was first in an emptied store. Both know more than whoever comes later and knows nothing, and
+less than those who were there before: what they remember is restored under epochs between.
 """
 
 
@@ -136,7 +136,8 @@ class Memory:
             held = self._held_until_now(before, now_s)
             self.reclaims = held if is_behind else ()
             for name, one in self._remembered.items():
-                doubt = max(one.doubt, UNSURE * self._began_just_now(one, before), BLIND * (not is_behind))
+                is_unsure = self._began_just_now(one, before) or (one.lost and one.record.epoch == one.epoch)
+                doubt = max(one.doubt, UNSURE * is_unsure, BLIND * (not is_behind))
                 restoring = self._restoring(replace(one, doubt=doubt), before, after, is_held=name in held)
                 self._remembered[name] = replace(restoring, due=True, lost=True)
         self._lineage, self._sent_s = after.cursor.lineage, sent_s

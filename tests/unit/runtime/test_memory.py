@@ -168,6 +168,18 @@ def test_what_it_had_of_a_deleted_group_is_not_claimed_at_once() -> None:
     assert set(lost(after=view(lineage="two", history=1, floor=2)).reclaims) == {"0"}
 
 
+def test_who_left_it_to_others_once_does_not_go_before_them_later() -> None:
+    """They went before it, and the store had what they remember; then it was emptied again."""
+    mine, later = view(lease("0", "me"), lineage="two", history=1), view(lineage="three", history=2)
+    left_it, went = lost(latest=True, after=mine, passing=True), lost(latest=True, passing=True)
+    assert written(left_it) == [(3, 5)]
+    assert written(went) == [(restore_epoch(1), 5)]
+    for found in (left_it, went):
+        found.look(mine, later, NOW_S, NOW_S)
+    assert written(left_it) == [(restore_epoch(2) - 1, 5)]
+    assert written(went) == [(restore_epoch(2), 5)]
+
+
 def test_in_the_same_server_epochs_are_enough() -> None:
     assert written(lost(after=view(lease("0", "me"), history=1, revision=8))) == [(3, 5)]
 
