@@ -141,9 +141,12 @@ class Actor:
 
     def _to_commit(self, hold: Hold) -> Checkpoint | None:
         """What the store does not have yet. After the end of a hold there is one last try, if it was fenced."""
-        is_out = hold.over and (hold.reason != "fenced" or self._body.calling)
+        is_out = hold.over and (hold.reason != "fenced" or self._body.calling or not self._may_save(hold))
         record = None if is_out else hold.checkpoint(manual=False)
         return hold.edited(record) if record is not None and hold.is_due(record) else None
+
+    def _may_save(self, hold: Hold) -> bool:
+        return hold.sealed is not None and self._body.may_save(hold)
 
     def _seal(self, hold: Hold) -> None:
         body = self._body

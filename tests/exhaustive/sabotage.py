@@ -143,8 +143,11 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Bounds]] = {
         sim.late_seals_make_records,
         bounds(1, handoff=True, start="latest", appends=1, empties=1),
     ),
-    "everyone claims at once": (sim.everyone_claims_at_once, bounds(2, losses=1)),
-    "deadlines do not count for reclaiming": (deadlines_do_not_count_for_reclaiming, bounds(2, losses=1)),
+    "everyone claims at once": (sim.everyone_claims_at_once, bounds(1, handoff=True, losses=1)),
+    "deadlines do not count for reclaiming": (
+        deadlines_do_not_count_for_reclaiming,
+        bounds(2, ttls=(2, 2), losses=1),
+    ),
     "passed on and reclaimed": (passed_on_and_reclaimed, bounds(1, handoff=True, losses=1, given_up=1)),
     "missing leases are free": (sim.missing_leases_are_free, bounds(1, empties=1)),
     "restored over what was sealed since": (

@@ -689,6 +689,10 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]
     "no commit before a handoff": (no_last_commit, MOVES | {"checkpoint": Every(seconds=5.0)}),
     "no commit before a pause": (no_last_commit, MOVES | {"incidents": ("pause",), "checkpoint": Every(seconds=5.0)}),
     "a handoff that takes its time": (slow_to_pass_on, MOVES | {"long_call_chance": 0.0}),
+    "a handoff by lease that takes its time": (
+        slow_to_pass_on,
+        MOVES | BY_LEASE | {"long_call_chance": 0.0, "checkpoint": Every(seconds=1.0)},
+    ),
     "a seek that moves nothing": (seek_without_a_jump, {"incidents": ("seek",), "rates": CALM, "mean_gap_s": 6.0}),
     "a limit to concurrency that is forgotten": (
         no_limit,

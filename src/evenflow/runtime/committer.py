@@ -37,12 +37,20 @@ class Due(NamedTuple):
 
 
 class Committer:
-    def __init__(self, parts: Parts, holds: Callable[[], Iterable[Hold]], lost: Callable[[Hold], None]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        holds: Callable[[], Iterable[Hold]],
+        lost: Callable[[Hold], None],
+        may_save: Callable[[Hold], bool] = lambda hold: True,
+    ) -> None:
+        """`may_save`: whether what a hold that is over came to may still be committed."""
         self._parts = parts
         self._policy = parts.settings.checkpoint
         self._manual = isinstance(self._policy, Manual)
         self._holds = holds
         self.lost = lost
+        self._may_save = may_save
         self._pacer = Pacer(parts, stretches=True)
         self._queue: dict[Hold, float] = {}
         """Those that may have something to write, and since when they wait for their turn."""
@@ -140,6 +148,8 @@ class Committer:
                 break
             since_s = self._queue.pop(hold)
             self._waiting.discard(hold)
+            if hold.over and not self._may_save(hold):
+                continue
             record, noted = hold.checkpoint(manual=self._manual), hold.noted
             if record is not None and hold.is_due(record):
                 due.append(Due(hold, record, noted, since_s))

@@ -34,6 +34,7 @@ from evenflow.model import (
     Owner,
     PartitionId,
     Wish,
+    epoch_parts,
     made_and_mode,
     restore_epoch,
 )
@@ -603,6 +604,14 @@ class Coordinator:
             self._memory.forget(hold.partition)
         elif record is not None:
             self._memory.remember(replace(record, edition=hold.edition + 1), due=hold.is_due(record))
+
+    def may_save(self, hold: Hold) -> bool:
+        """Whether what a hold that is over came to may still be committed. It is remembered before: where the store
+        loses writes meanwhile, what is restored is no older than that commit. In a store that has lost writes since,
+        restoring does it all: a commit under the old epoch might come in front of what is restored, which would take it
+        back."""
+        self._remember(hold)
+        return epoch_parts(hold.epoch)[0] >= self._history
 
     def recalled(self, partition: PartitionId, epoch: int) -> Checkpoint | None:
         """What this instance remembers of it, to begin with under this epoch where the store knows nothing."""

@@ -49,7 +49,7 @@ class Engine:
         self.parts = parts
         self._alarm = alarm
         self.coordinator = Coordinator(parts, member, self._pump)
-        self._committer = Committer(parts, self._all_holds, self.coordinator.lost)
+        self._committer = Committer(parts, self._all_holds, self.coordinator.lost, self.coordinator.may_save)
         handler, batch = parts.handlers.event, parts.handlers.batch
         chosen = handler if handler is not None else batch
         if chosen is None:

@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evenflow.model import restore_epoch
+from evenflow.model import next_epoch, restore_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from evenflow.core.view import View
     from evenflow.model import Checkpoint, Lease, Owner, PartitionId
+
+
+SURE, UNSURE, BLIND = range(3)
+"""How much an instance trusts that where it began is where the group was, when the store has lost writes.
+
+UNSURE: it may have sealed the partition in the emptied store already, or it left it to others when the store lost
+writes before. BLIND: it was first in an emptied store. Both know more than whoever comes later and knows nothing, and
+less than those who were there before: what they remember is restored under epochs between.
+"""
 
 
 class Tenure(Struct, frozen=True, kw_only=True):
@@ -45,8 +54,7 @@ class Remembered(Struct, frozen=True, kw_only=True):
     """The store may not have it."""
     lost: bool = False
     """The store has lost writes since."""
-    doubtful: bool = False
-    """This instance may have come first to an emptied store: where it began is not where the group was."""
+    doubt: int = SURE
 
 
 class Memory:
@@ -128,16 +136,19 @@ class Memory:
             held = self._held_until_now(before, now_s)
             self.reclaims = held if is_behind else ()
             for name, one in self._remembered.items():
-                restoring = self._restoring(one, before, after, is_held=name in held)
-                doubtful = one.doubtful or not is_behind or self._began_just_now(one)
-                self._remembered[name] = replace(restoring, due=True, lost=True, doubtful=doubtful)
+                is_unsure = self._began_just_now(one, before) or (one.lost and one.record.epoch == one.epoch)
+                doubt = max(one.doubt, UNSURE * is_unsure, BLIND * (not is_behind))
+                restoring = self._restoring(replace(one, doubt=doubt), before, after, is_held=name in held)
+                self._remembered[name] = replace(restoring, due=True, lost=True)
         self._lineage, self._sent_s = after.cursor.lineage, sent_s
 
-    def _began_just_now(self, one: Remembered) -> bool:
+    def _began_just_now(self, one: Remembered, before: View) -> bool:
         """It may have been sealed in the store that had lost writes already: what it began with was no record, but the
-        start of the group. Those who had it before know better."""
+        start of the group. Those who had it before know better, if anybody had: under its first epoch nobody had."""
         tenure = self._tenures.get(one.record.partition)
-        return tenure is not None and tenure.epoch == one.epoch and tenure.sealed_s > self._sent_s
+        if tenure is None or tenure.epoch != one.epoch or one.epoch == next_epoch(before.epoch_floor, before.began):
+            return False
+        return tenure.sealed_s > self._sent_s
 
     def _held_until_now(self, before: View, now_s: float) -> set[PartitionId]:
         """No other instance can have had these when the store lost writes: it would have had to wait for the deadline,
@@ -157,12 +168,12 @@ class Memory:
         That would pass over events where the group starts at the end of the log.
         """
         name, record = one.record.partition, one.record
-        if one.doubtful or self._began_just_now(one) or one.lineage == after.cursor.lineage:
+        if one.lineage == after.cursor.lineage:
             return one
-        is_last = is_held and self._tenures[name].epoch == one.epoch
-        is_followed = _succeeds(after.leases.get(name), before, one, is_emptied=not _has_traces(before, after))
+        is_last = is_held and self._tenures[name].epoch == one.epoch and one.doubt == SURE
+        is_followed = _has_traces(before, after) and _succeeds(after.leases.get(name), before, one)
         if is_last or (self._starts_at_end(name) and not is_followed):
-            record = replace(record, epoch=restore_epoch(after.history))
+            record = replace(record, epoch=restore_epoch(after.history) - one.doubt)
         return replace(one, record=record)
 
 
@@ -182,14 +193,15 @@ def _has_traces(before: View, after: View) -> bool:
     return any(after.leases.get(name) == known for name, known in before.leases.items())
 
 
-def _succeeds(lease: Lease | None, before: View, one: Remembered, *, is_emptied: bool) -> bool:
+def _succeeds(lease: Lease | None, before: View, one: Remembered) -> bool:
     """Whether this lease follows from the one that was known before, as far as can be told: in one store both its
     numbers rise, and epochs rise above that of what is remembered.
 
-    Who writes a lease in an emptied store whose history has not risen yet knows nothing of what was before, however
-    high the epochs are by now. Those who do know have raised it.
+    That says nothing where the store may have been emptied. Newcomers give epochs there as well, and a history that has
+    risen does not tell who raised it. Then what is remembered is restored: where heirs have come further, and have not
+    sealed the partition again yet, events are handled twice rather than never.
     """
-    if lease is None or (is_emptied and lease.history <= before.history):
+    if lease is None:
         return False
     known = before.leases.get(lease.partition)
     if known is None:

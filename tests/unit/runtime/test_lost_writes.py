@@ -10,11 +10,14 @@ import pytest
 
 from evenflow import Every, Processor
 from evenflow.model import Member, epoch_parts
-from evenflow.signals import HistoryLost, Left, PartitionStopped, PositionLost
+from evenflow.signals import HistoryLost, Left, PartitionStarted, PartitionStopped, PositionLost
 from tests.unit.runtime.stage import EVERYTHING, GROUP, Seen, Stage, at, until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from evenflow import Event, OwnedPartition
+    from evenflow.model import Checkpoint, Group, Outcome
     from evenflow.testing.simulated.timeline import ProcessLoop
 
 HEARTBEAT_S, TTL_S = 2.0, 8.0
@@ -151,6 +154,31 @@ async def test_what_is_remembered_goes_before_what_a_newcomer_took_for_the_start
         assert {*seen.of(partition), *others.of(partition)} == set(range(71))
 
 
+async def test_whoever_had_no_heartbeat_answered_since_it_began_restores_what_it_remembers_too(stage: Stage) -> None:
+    """It cannot tell whether it sealed the partitions before the store was emptied; but nobody had them before it."""
+    seen, others = Seen(), Seen()
+    stage.store.away = {"seal"}
+    first, _ = serve(stage, seen, "a", start="latest", checkpoint=SELDOM)
+    await until(lambda: stage.store.asked["seal"] >= 2)
+    stage.store.away = {"heartbeat"}
+    await until(lambda: len(stage.told(PartitionStarted)) == 2)
+    stage.fill(3)
+    await until(lambda: len(seen) == 6)
+    first.stall()
+    stage.store.empty()
+    stage.store.away = set()
+    stage.fill(50)
+    _, new = serve(stage, others, "b", start="latest", checkpoint=SOON)
+    await until(lambda: len(new.owned) == 2)
+    await asyncio.sleep(0.5)
+    stage.fill(20)
+    await until(lambda: len(others) == 40)
+    first.resume()
+    await until(lambda: len({*seen, *others}) == 2 * 73, within_s=100.0)
+    for partition in "01":
+        assert {*seen.of(partition), *others.of(partition)} == set(range(73))
+
+
 async def test_a_newcomer_that_was_first_takes_nothing_back_at_once(stage: Stage) -> None:
     """Those who were there before the store was emptied go first."""
     first, old = serve(stage, Seen(), "a")
@@ -169,6 +197,40 @@ async def test_a_newcomer_that_was_first_takes_nothing_back_at_once(stage: Stage
     await until(lambda: new.owned == {})
     await until(lambda: len(new.owned) == 2)
     assert stage.now_s - noticed_s >= 60.0
+
+
+@pytest.mark.parametrize("call_s", [20.0, 9.0], ids=["while the call runs", "while it commits for the last time"])
+async def test_a_fenced_owner_whose_store_is_emptied_restores_no_less_than_it_commits(
+    stage: Stage, call_s: float
+) -> None:
+    """Its last commit may take effect in front of what it restores, which would then take it back."""
+    sent: list[tuple[int, int]] = []
+    commit, may_answer = stage.store.commit, asyncio.Event()
+
+    async def watched(group: Group, checkpoints: Sequence[Checkpoint]) -> Sequence[Outcome]:
+        sent.extend((epoch_parts(one.epoch)[0], one.ordinal) for one in checkpoints if one.partition == "0")
+        if checkpoints[0].epoch == 1 and checkpoints[0].ordinal == 2:
+            await may_answer.wait()
+        return await commit(group, checkpoints)
+
+    async def handle(event: Event, partition: OwnedPartition) -> None:
+        if event.sequence == 1:
+            await asyncio.sleep(call_s)
+
+    stage.store.commit = watched  # type: ignore[method-assign]
+    async with stage.processor(handle, start="latest", checkpoint=SOON) as processor:
+        await until(lambda: len(processor.owned) == 2)
+        await asyncio.sleep(HEARTBEAT_S + 1.0)
+        stage.fill(2, "0")
+        await until(lambda: sent == [(0, 1)])
+        stage.store.away = {"heartbeat"}
+        await asyncio.sleep(TTL_S + 4.0)
+        stage.store.empty()
+        stage.store.away = set()
+        await until(lambda: stage.told(HistoryLost))
+        may_answer.set()
+        await until(lambda: (1, 2) in sent)
+    assert sent == ([(0, 1), (1, 1), (1, 2)] if call_s == 20.0 else [(0, 1), (0, 2), (1, 2)])
 
 
 async def test_whoever_leaves_has_written_what_it_remembers_before(stage: Stage) -> None:

@@ -69,7 +69,26 @@ def test_whoever_may_have_been_followed_may_not() -> None:
 def test_one_that_had_only_just_begun_leaves_it_to_those_who_remember_more() -> None:
     for sealed_s in (inf, NOW_S - 0.5):
         assert not lost(sealed_s=sealed_s).reclaims
-    assert written(lost(sealed_s=NOW_S - 0.5, latest=True)) == [(3, 5)], "it may have begun in the emptied store"
+    unsure = lost(sealed_s=NOW_S - 0.5, latest=True)
+    assert written(unsure) == [(restore_epoch(1) - 1, 5)], "it may have begun in the emptied store"
+    later = view(lineage="three", history=2)
+    unsure.look(view(lineage="two", history=1), later, NOW_S, NOW_S)
+    assert written(unsure) == [(restore_epoch(2) - 1, 5)], "and may still have"
+
+
+def test_but_who_began_under_the_first_epoch_knows_that_nobody_remembers_more() -> None:
+    """Its claim succeeded in a store that knew it, and there was no lease."""
+
+    def first(epoch: int, floor: int = 0) -> list[tuple[int, int]]:
+        found, before = memory(latest=True), view(lease("0", "me", epoch), floor=floor)
+        found.look(None, before, NOW_S - 1.0, NOW_S - 0.9)
+        found.remember(record(5, epoch), due=False)
+        found.leave("0", left(epoch, sealed_s=NOW_S - 0.5))
+        found.look(before, view(lineage="two", history=1, floor=floor), NOW_S, NOW_S)
+        return written(found)
+
+    assert first(1) == first(4, floor=3) == [(restore_epoch(1), 5)]
+    assert first(2) == first(5, floor=3) == [(restore_epoch(1) - 1, 5)]
 
 
 def test_whoever_misses_nothing_itself_was_first_in_an_emptied_store() -> None:
@@ -114,10 +133,11 @@ def test_but_not_before_an_owner_that_followed() -> None:
     assert written(lost(passing=True, latest=True, before=before, after=after)) == [(3, 5)], "it had not been seen yet"
 
 
-def test_nor_before_one_that_followed_where_others_have_found_out() -> None:
-    follower = structs.replace(lease("0", "ada", 4, revision=8), history=1)
-    after = view(follower, lineage="two", history=1)
-    assert written(lost(passing=True, latest=True, after=after)) == [(3, 5)]
+def test_where_others_have_found_out_their_leases_do_not_tell_what_they_knew() -> None:
+    """Heirs have restored as much or more, or sealed it again: then the store refuses this."""
+    newcomer = structs.replace(lease("0", "new", 4, revision=8), history=1)
+    after = view(newcomer, lineage="two", history=1)
+    assert written(lost(passing=True, latest=True, after=after)) == [(restore_epoch(1), 5)]
 
 
 def test_newcomers_in_an_emptied_store_have_not_followed_however_high_their_epochs_are() -> None:
@@ -139,13 +159,25 @@ def test_where_a_newcomer_began_it_stays_behind_what_others_remember() -> None:
     found = lost(latest=True, after=view(lease("0", "me"), history=1))
     assert written(found) == [(3, 5)]
     found.look(view(lease("0", "me"), history=1), view(lineage="two", history=2), NOW_S, NOW_S)
-    assert written(found) == [(3, 5)]
+    assert written(found) == [(restore_epoch(2) - 2, 5)], "but not behind newcomers who know nothing at all"
     assert not found.reclaims, "what it had was of an older history already"
 
 
 def test_what_it_had_of_a_deleted_group_is_not_claimed_at_once() -> None:
     assert not lost(after=view(lineage="two", history=1, floor=3)).reclaims
     assert set(lost(after=view(lineage="two", history=1, floor=2)).reclaims) == {"0"}
+
+
+def test_who_left_it_to_others_once_does_not_go_before_them_later() -> None:
+    """They went before it, and the store had what they remember; then it was emptied again."""
+    mine, later = view(lease("0", "me"), lineage="two", history=1), view(lineage="three", history=2)
+    left_it, went = lost(latest=True, after=mine, passing=True), lost(latest=True, passing=True)
+    assert written(left_it) == [(3, 5)]
+    assert written(went) == [(restore_epoch(1), 5)]
+    for found in (left_it, went):
+        found.look(mine, later, NOW_S, NOW_S)
+    assert written(left_it) == [(restore_epoch(2) - 1, 5)]
+    assert written(went) == [(restore_epoch(2), 5)]
 
 
 def test_in_the_same_server_epochs_are_enough() -> None:

@@ -249,26 +249,41 @@ class SilentStops:
 
 class PlannedIsFree:
     """6. As long as nothing unplanned happened, no event is handled twice, and none waits for longer than a drain and
-    the newcomer's wake-up take."""
+    the newcomer's wake-up take. Where nothing wakes the newcomer but its next heartbeat, it may have to pass the
+    partition on by then: there (`each_move`) each move has that time of its own."""
 
-    def __init__(self, wait_most_s: float | None) -> None:
+    def __init__(self, wait_most_s: float | None, *, each_move: bool = False) -> None:
         self.calm = True
+        self._each_move = each_move
         self._wait_most_s = wait_most_s
         """None where handlers are too slow for the stream, so that events wait for each other."""
         self._begun: Counter[tuple[PartitionId, int]] = Counter()
         self._appended_s: dict[tuple[PartitionId, int], float] = {}
+        self._next: dict[PartitionId, int] = {}
+        """The first event that has not begun, once one has."""
+        self._moved_s: dict[PartitionId, float] = {}
 
     def appended(self, partition: PartitionId, sequence: int, now_s: float) -> None:
         self._appended_s[partition, sequence] = now_s
 
+    def handed_over(self, partition: PartitionId, now_s: float) -> None:
+        if self._each_move and self.calm and (first := self._next.get(partition)) is not None:
+            self._look((partition, first), now_s)
+            self._moved_s[partition] = now_s
+
+    def _look(self, place: Place, now_s: float) -> None:
+        since_s = max(self._appended_s.get(place, now_s), self._moved_s.get(place[0], 0.0))
+        if self._wait_most_s is not None and now_s - since_s > self._wait_most_s:
+            raise Violation(
+                f"partition {place[0]}: {place[1]} waited {now_s - since_s:.1f} s though nothing went wrong"
+            )
+
     def begins(self, places: Sequence[Place], now_s: float) -> None:
         if not self.calm:
             return
-        partition, first = places[0]
-        waited_s = now_s - self._appended_s.get(places[0], now_s)
-        if self._wait_most_s is not None and waited_s > self._wait_most_s:
-            raise Violation(f"partition {partition}: {first} waited {waited_s:.1f} s though nothing went wrong")
+        self._look(places[0], now_s)
         for place in places:
+            self._next[place[0]] = place[1] + 1
             self._begun[place] += 1
             if self._begun[place] > 1:
                 raise Violation(f"partition {place[0]}: {place[1]} was handled twice though nothing went wrong")

@@ -2,21 +2,26 @@
 
 An instance that comes first to an emptied store cannot know that it was emptied: until one that was there before sends
 its next heartbeat, the newcomer is given epochs that were given before, and takes the end of the log for the start.
-That much is allowed, no more: what it passed over has to be handled if an instance that remembers the place lives on.
+That much is allowed, no more: what it passed over has to be handled if an instance that remembers the place lives on,
+and hears of the new history before somebody seals the partition in it. Others may do so when they have waited for the
+longest time-to-live. Where the store lost its last moments before anybody had told it of its past, they need not wait:
+the history has risen by itself then, and they hold their leases rightly as far as anybody can tell.
 """
 
 from __future__ import annotations
 
 import random
+from math import inf
 from typing import TYPE_CHECKING
 
+from evenflow.model import restore_epoch
 from evenflow.testing.simulated.network import run_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from evenflow.core.view import View
-    from evenflow.model import Lease, Owner, PartitionId
+    from evenflow.model import Checkpoint, Lease, Owner, PartitionId
     from evenflow.stores.memory import MemorySnapshot
     from evenflow.testing.simulated.process import Process
     from evenflow.testing.simulated.world import World
@@ -47,6 +52,10 @@ class Losses:
         """The highest history that any instance can know."""
         self.is_blind = False
         """The store was emptied, and no instance of before has told it so."""
+        self._is_untold = False
+        """Its history has risen by itself since."""
+        self._told_s = inf
+        """When somebody told it, or it knew by itself: -inf."""
         self._blind: set[tuple[PartitionId, int, Owner]] = set()
         self._remember: dict[PartitionId, set[Process]] = {}
         """Who remembered how far a partition was handled, when the store was last emptied."""
@@ -69,7 +78,7 @@ class Losses:
         self._emptied_s = world.timeline.now_s
         world.store.empty()
         self.forget_snapshots()
-        self.is_blind = True
+        self.is_blind, self._is_untold, self._told_s = True, False, inf
         self._remember = {name: self._who_remembers(name) for name in world.source.partition_ids}
 
     def _all_have_noticed(self) -> bool:
@@ -97,6 +106,7 @@ class Losses:
         store = self._world.store
         if there := [one for one in snapshots if self._world.group in one.groups]:
             store.restore(self._world.rng.choice(there))
+            self._is_untold = self._is_untold or self.is_blind
             self.forget_snapshots()
 
     def forget_snapshots(self) -> None:
@@ -107,7 +117,8 @@ class Losses:
     # --- what is allowed
     def beaten(self) -> None:
         history = self._world.store.history
-        self.is_blind = self.is_blind and history <= self._highest
+        if self.is_blind and history > self._highest:
+            self.is_blind, self._told_s = False, -inf if self._is_untold else self._world.timeline.now_s
         self._highest = max(self._highest, history)
 
     def wrote_blindly(self, lease: Lease) -> bool:
@@ -131,9 +142,25 @@ class Losses:
         nothing_lost = self._world.nothing_lost
         if not self.is_blind or not nothing_lost.has_begun(partition):
             return False
-        knew = self._remember.get(partition, set())
+        knew = set(self._remember.get(partition, ()))
         self._passed_over.setdefault(partition, []).append((nothing_lost.first(partition), sequence, knew))
         return True
+
+    def sealed(self, partition: PartitionId, who: Process, after: Checkpoint) -> None:
+        """In the new history: from now on nobody restores what comes before. Those who have not heard of it yet, and
+        were given their time, cannot make good any more what was passed over."""
+        history = self._world.store.history
+        waited_s = (self._world.timeline.now_s - self._told_s) * (1 + self._world.options.drift)
+        if not history or after.epoch <= restore_epoch(history) or waited_s < who.processor.settings.longest_ttl_s:
+            return
+        place = after.position.sequence or 0
+        for _, last, knew in self._passed_over.get(partition, ()):
+            if last <= place:
+                knew -= {process for process in knew if not self._has_heard(process)}
+
+    def _has_heard(self, process: Process) -> bool:
+        view = _view_of(process)
+        return view is not None and view.history == self._world.store.history
 
     def has_passed_over(self, partition: PartitionId) -> bool:
         """Then a record may go back: those who know better restore it."""

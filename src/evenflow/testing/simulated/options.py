@@ -216,7 +216,7 @@ def draw(seed: int, **fixed: Any) -> Options:
     elif seed % CALM_EVERY:
         _add_losses(seed, drawn)
     if seed % CALM_EVERY and "zipf" not in drawn and "incidents" not in fixed:
-        drawn |= _clocks(seed, drawn["incidents"], drawn["start"])
+        drawn |= _clocks(seed, drawn["incidents"])
     drawn["rates"] = rates | draw_blocked(seed, calm=seed % CALM_EVERY == 0)
     if fixed.get("store") == "by_lease":
         drawn |= fixed
@@ -276,14 +276,10 @@ def _add_losses(seed: int, drawn: dict[str, Any]) -> None:
     drawn["incidents"] += (*losses, *cuts)
 
 
-def _clocks(seed: int, incidents: tuple[str, ...], start: str) -> dict[str, Any]:
+def _clocks(seed: int, incidents: tuple[str, ...]) -> dict[str, Any]:
     """Where handlers have no loads, which are measured on these clocks."""
     drawn = draw_clocks(seed)
     kinds = drawn.pop("clocks", ())
-    if "empty" in incidents and start == "latest":
-        # Whoever is silent for long may have begun a partition after its last answered heartbeat. When it is back it
-        # cannot tell whether that was before the store was emptied, and leaves the partition to those who knew more.
-        kinds = [kind for kind in kinds if kind not in ("suspend", "lag")]
     return {"incidents": (*incidents, *kinds), **drawn} if kinds else {}
 
 

@@ -127,7 +127,8 @@ class World:
         self.losses, self.cut_rng = Losses(self), random.Random(options.seed * 7919 + 9)
         self.nothing_lost = NothingLost(self.splits.origin, self.losses.is_owed)
         self.in_order = InOrder(options.concurrency, may_skip=self._may_skip)
-        self.planned_is_free, self.seek_is_obeyed = PlannedIsFree(options.wait_most_s), SeekIsObeyed()
+        self.planned_is_free = PlannedIsFree(options.wait_most_s, each_move=options.store == "by_lease")
+        self.seek_is_obeyed = SeekIsObeyed()
         self.dead_letters, self.trials = SimulatedDeadLetters(self), Trials(self)
         self.calls, self.transactions = Calls(self), Transactions(self)
         self.settles, self.moves = Settles(), FewestMoves(self)
@@ -504,6 +505,8 @@ class World:
         self.last_write_s = self.timeline.now_s
         self.tell(f"lease p{after.partition} -> {after.owner} e{after.epoch}: {after.reason}")
         self.checked(self.moves.written, before, after)
+        if before is not None and None not in (before.owner, after.owner) and before.owner != after.owner:
+            self.checked(self.planned_is_free.handed_over, after.partition, self.timeline.now_s)
         if not self.losses.wrote_blindly(after):
             self.checked(self.one_owner.lease_written, before, after)
 
@@ -553,6 +556,7 @@ class World:
         self.tell(f"seal  p{partition} e{epoch} at {after.position}")
         self.trials.sealed(partition, epoch, before, unplanned=unplanned)
         self.own_repeats.sealed(partition, who)
+        self.losses.sealed(partition, who, after)
         if epoch_parts(epoch)[0] < self.store.history:
             self.own_repeats.forget(partition)  # lost between the last commit and this: the next heartbeat tells
         if before is None and not self.losses.begun_blindly(partition, after.position.sequence or 0):
