@@ -339,7 +339,7 @@ RULES = [
     Rule(
         "what is remembered is restored below what came first to an emptied store",
         *("runtime.memory", "Memory._restoring"),
-        *("record = replace(record, epoch=restore_epoch(after.history))", "pass"),
+        *("record = replace(record, epoch=restore_epoch(after.history) - one.doubt)", "pass"),
     ),
     Rule(
         "what is remembered counts as written after a loss",

@@ -194,9 +194,14 @@ def test_only_change_feeds_are_suggested_for_a_change_feed(url: str, meant: str)
 @pytest.mark.parametrize(
     ("source", "store", "group", "wrong"),
     [
-        ("cosmos://localhost/shop", "sqlite:leases", "mails", "cosmos: it names one database and one container"),
+        (
+            "cosmos://localhost/shop",
+            "sqlite:leases",
+            "mails",
+            "cosmos: the path must be one database and one container",
+        ),
         ("cosmos://localhost/shop/orders?mod=all", "sqlite:leases", "mails", "mode"),
-        ("hub:homes", "cosmos-leases://localhost/shop", "mails", "cosmos-leases: it names one database"),
+        ("hub:homes", "cosmos-leases://localhost/shop", "mails", "cosmos-leases: the path must be one database"),
         (
             "cosmos://localhost/shop/orders",
             "cosmos-leases://localhost/shop/leases",

@@ -556,7 +556,7 @@ async def test_request_units_are_summed_and_logged_at_the_end(caplog: pytest.Log
     assert charges == [14.5]
     assert processor.charges == {"read feed": 13.0, "read ranges": 2.0, "write lease": 3.0}
     assert [one.units for one in signals] == [processor.charges]
-    assert "spent 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
+    assert "used 18.0 request units: read feed 13.0, read ranges 2.0, write lease 3.0" in caplog.text
 
 
 # --- options
@@ -613,7 +613,7 @@ def test_an_unknown_option_is_reported_with_a_similar_one(name: str, message: st
 
 
 async def test_the_mode_of_an_open_source_cannot_be_set(container: Container) -> None:
-    with pytest.raises(Misconfigured, match="is open already: say mode and poll_s where it is made"):
+    with pytest.raises(Misconfigured, match="is open already: pass mode and poll_s when you create it"):
         await caught_up(made(ContainerSource(container), Changes(), mode="all", poll_interval_s=1.0))
 
 

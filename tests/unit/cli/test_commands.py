@@ -63,7 +63,7 @@ def test_a_missing_hub_is_reported_with_the_command_that_creates_one(tmp_path: P
         (["hub", "create", "other", "--retention", "soon"], 2, "is not a duration"),
         (["hub", "create", "other", "--partitions", "0"], 2, "--partitions"),
         (["status"], 2, "--store"),
-        (["status", "--store", "oracle://scott:tiger@host/db"], 1, "error: store 'oracle://host/db': no such kind"),
+        (["status", "--store", "oracle://scott:tiger@host/db"], 1, "error: store 'oracle://host/db': unknown scheme"),
         (["status", "--store", "sqlite:nothing"], 1, "error: "),
         (["status", "--store", "leases"], 1, "did you mean sqlite:leases?"),
         (["lag", "--store", "sqlite:x", "--source", "homes", "--group", "g"], 1, "did you mean hub:homes?"),

@@ -121,11 +121,11 @@ def test_without_a_live_instance_it_says_so(place: Place) -> None:
     asyncio.run(place.leave())
     done = evenflow("dead-letters", "redrive", "0@7", *WHERE, *STORE, "--yes", folder=place.folder)
     assert done.returncode == 1
-    assert "partition 0: no instance runs" in done.stderr
+    assert "partition 0: no instance is running" in done.stderr
     assert "requested; they will be handled when an instance runs" in done.stderr
     again = evenflow("dead-letters", "redrive", "0@7", *WHERE, *STORE, "--yes", "--json", folder=place.folder)
     found = json.loads(again.stdout)
-    assert (found["asked"], found["waiting"], found["unattended"]) == (0, ["0@7"], {"0": "no instance runs"})
+    assert (found["asked"], found["waiting"], found["unattended"]) == (0, ["0@7"], {"0": "no instance is running"})
     assert [one.number for one in place.verdicts("again")] == [1], "nothing is requested twice"
     with place.owner():
         wait_for(lambda: place.states()["0@7"] == "redriven", "the dead letter to be handled")
@@ -185,7 +185,7 @@ def test_a_damaged_target_is_listed_as_far_as_possible_and_never_changed(place: 
             1,
             "error: There is no hub at nothing",
         ),
-        (["list", "--dead-letters", "ftp://me:secret@host", "--group", "a", *STORE], 1, "'ftp://host': no such kind"),
+        (["list", "--dead-letters", "ftp://me:secret@host", "--group", "a", *STORE], 1, "'ftp://host': unknown scheme"),
         (
             ["list", "--dead-letters", "jsonl:dead", "--group", "other", *STORE],
             1,

@@ -72,7 +72,7 @@ async def _offsets(folder: Path) -> dict[str, str]:
     [
         ("missing", {}, "There is no folder missing"),
         ("copies", {}, "There are no leases of a host"),
-        ("copies", {"0": "no json"}, "is no lease of an EventProcessorHost"),
+        ("copies", {"0": "no json"}, "is not a lease of an EventProcessorHost"),
         ("copies", {"0": lease("1", 2)}, "contains the lease of partition '1'"),
         ("copies", {"5": lease("5", 2)}, "There is no partition 5"),
         ("copies", {"0": lease("0", 4_000)}, "Is this the hub that the host read?"),

@@ -38,7 +38,7 @@ def _same_limits() -> Iterator[None]:
         (["--hub", "a/b"], 2, "not a valid hub name"),
         (["--hub", "groups.json:2"], 2, "is reserved"),
         (["--hub", "x:0"], 2, "1 to"),
-        (["--hub", "x:" + "9" * 5_000], 2, "no hub"),
+        (["--hub", "x:" + "9" * 5_000], 2, "declare a hub"),
         (["--certificate-key", "missing.pem"], 2, "no effect without"),
         (["--host", "." * 100, "--key", "a=b"], 1, "Cannot listen"),
         (["--host", "0.0.0.0"], 1, "--key NAME=KEY"),

@@ -95,7 +95,7 @@ def test_a_stopped_partition_is_resumed_after_asking(folder: Path) -> None:
     asyncio.run(leave_records(folder, Notes(stopped=stop)))
     refused = evenflow("group", "resume", "--partition", "1", folder=folder)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "partition 1 is blocked at the event at 0: ValueError: no such home" in refused.stderr
+    assert "partition 1 is blocked at event 0: ValueError: no such home" in refused.stderr
     assert describe(folder)["partitions"][1]["status"] == "stopped"
     assert facts("group", "resume", "--partition", "0", folder=folder)["stops_cleared"] == []
 

@@ -142,7 +142,7 @@ def test_a_stopped_partition_says_what_failed_and_what_to_do(folder: Path) -> No
     for command in (("status",), ("group", "describe"), ("explain", "1")):
         text = answer(*command, folder=folder)
         assert "is blocked at event 0, which failed 5 times, as ada reported: ValueError: no such home" in text
-        assert "GroupSnapshot at it: evenflow hub tail homes --from 0 --partition 1 --count 1; fix the handler" in text
+        assert "Look at it: evenflow hub tail homes --from 0 --partition 1 --count 1; fix the handler" in text
         assert "evenflow group resume --partition 1 --profile alerts; or" in text
     flags = ("--store", "sqlite:leases", "--source", "hub:homes", "--group", "alerts")
     assert f"evenflow group resume --partition 1 {' '.join(flags)}; or" in answer("status", *flags, folder=folder)
@@ -189,9 +189,9 @@ def test_dead_letters_are_counted_where_their_target_is_known(folder: Path) -> N
     assert (found["dead_letters"], found["status"]) == (2, "dead letters")
     text = answer("group", "describe", "--dead-letters", "jsonl:dead", folder=folder)
     assert "! dead letters: 2 open dead letters: events that could not be handled.\n" in text
-    assert "  GroupSnapshot at them: evenflow dead-letters list --dead-letters jsonl:dead --profile alerts\n" in text
+    assert "  Look at them: evenflow dead-letters list --dead-letters jsonl:dead --profile alerts\n" in text
     (folder / "evenflow.toml").write_text(PROFILES + 'dead_letters = "jsonl:dead"\n')
-    assert "GroupSnapshot at them: evenflow dead-letters list --profile alerts\n" in answer("status", folder=folder)
+    assert "Look at them: evenflow dead-letters list --profile alerts\n" in answer("status", folder=folder)
     (folder / "evenflow.toml").write_text(PROFILES + 'dead_letters = "jsonl:nowhere"\n')
     done = evenflow("status", folder=folder)
     assert (done.returncode, "dead letters: " in done.stderr) == (0, True)
