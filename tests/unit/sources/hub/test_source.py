@@ -327,8 +327,8 @@ def test_a_reader_that_retention_overtakes_gets_an_error(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("start", "error", "message"),
     [
-        (Position("5"), PositionOutOfRange, "the oldest is 0 and the newest 1"),
-        (Position("-2"), PositionGone, "the oldest is 0 and the newest 1"),
+        (Position("5"), PositionOutOfRange, "it holds 0 to 1"),
+        (Position("-2"), PositionGone, "it holds 0 to 1"),
         (Position("4:1:17"), PositionOutOfRange, "'4:1:17' is not an offset of a hub"),
         ("yesterday", Misconfigured, "start='yesterday' is invalid"),
         (datetime(2026, 1, 2), Misconfigured, "no time zone"),  # noqa: DTZ001
