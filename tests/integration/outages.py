@@ -131,7 +131,7 @@ def a_store_that_lost_everything_is_made_anew(
 def wait_until_noticed(scene: Scene, instances: Sequence[Instance], wounded_s: float) -> None:
     """Everybody knows that the store lost writes, shares are even, and everything is handled on."""
     for instance in instances:
-        wait_for(lambda: "the store lost writes (history 0 -> 1)" in instance.log, f"{instance} to notice")  # noqa: B023
+        wait_for(lambda: "the store lost data (history 0 -> 1)" in instance.log, f"{instance} to notice")  # noqa: B023
     scene.wait_until_even(*instances)
     wait_for_calls(scene, instances, after_s=wounded_s + TTL_S)
 

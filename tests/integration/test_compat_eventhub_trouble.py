@@ -71,7 +71,7 @@ def test_a_place_that_is_not_there_yet_is_waited_for(caplog: pytest.LogCaptureFi
 
 def _waits(caplog: pytest.LogCaptureFixture, partition: str) -> bool:
     lines = (record.getMessage() for record in caplog.records)
-    return any("tried again until there is one" in line and f"partition {partition}" in line for line in lines)
+    return any("Retrying until there is one" in line and f"partition {partition}" in line for line in lines)
 
 
 def test_what_retention_has_removed_after_a_checkpoint_is_passed_over(
@@ -191,7 +191,7 @@ def _check_unknown_hub(error: Exception) -> None:
 
 def _check_unknown_partition(error: Exception) -> None:
     assert isinstance(error, ValueError)
-    assert "The event hub has: 0, 1" in str(error)
+    assert "It has: 0, 1" in str(error)
 
 
 def _ended(text: str, group: str, **terms: Any) -> Exception:

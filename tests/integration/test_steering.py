@@ -120,7 +120,7 @@ def test_a_running_group_is_moved_through_its_owners(scene: Scene) -> None:
     assert {name: epoch for name, epoch in scene.epochs().items() if name != "0"} == {
         name: epoch for name, epoch in epochs.items() if name != "0"
     }, "the others did not notice"
-    with pytest.raises(Misconfigured, match="is running"):
+    with pytest.raises(Misconfigured, match="has live instances"):
         steer(scene.store, lambda store: delete(store, GROUP, ANNA, system_clock()))
     one.ask_to_stop()
     two.kill()
@@ -149,7 +149,7 @@ def test_a_worker_that_is_retired_is_not_started_again(tmp_path: Path) -> None:
     name = next(line.partition(" | ")[0] for line in err.splitlines() if f"started (pid {chosen.pid})" in line)
     lines = [line.partition("Z ")[2] for line in err.splitlines() if line.startswith(name)]  # behind the time
     assert lines[-2:] == [
-        f"{chosen.id} retires: anna asked it to: a wrong price",
+        f"{chosen.id} is retiring, as requested by anna: a wrong price",
         "exited normally and is not restarted; restart `evenflow run` to bring it back",
     ]
     joined = f"{chosen.id} joined local/homes/alerts (incarnation {chosen.incarnation})"

@@ -216,7 +216,7 @@ async def test_a_role_with_its_grants_reads_and_one_without_is_told(scene: Table
     await scene.watch(keep_s=1000.0)
     await hand.execute(f"INSERT INTO {scene.table} VALUES (1, 1)")
     link = owner.opened(scene.url(user=role))
-    with pytest.raises(Misconfigured, match=r"may not do this.*permission denied for schema \w+\. Let"):
+    with pytest.raises(Misconfigured, match=r"may not do this.*permission denied for schema \w+\. Ask"):
         await link.feed()
     await scene.watch(reader=role)
     feed = await link.feed()
