@@ -196,7 +196,9 @@ def test_an_async_container_that_another_loop_has_used_is_refused(orders: Orders
     source = CosmosSource(client.get_database_client(orders.database).get_container_client("orders"))
 
     async def again() -> None:
-        with pytest.raises(Misconfigured, match=r"belongs to another event loop .* or pass a container of the synchronous client"):
+        with pytest.raises(
+            Misconfigured, match=r"belongs to another event loop .* or pass a container of the synchronous client"
+        ):
             await source.identity()
         await client.close()
 
